@@ -21,6 +21,7 @@ mod queue;
 mod run;
 mod select;
 mod shell_prompt;
+pub mod since;
 mod submit;
 mod top;
 mod words;
@@ -72,6 +73,7 @@ macro_rules! verbs {
 
         impl Verb {
             pub const NAMES: &'static [&'static str] = &[$($name),+];
+            pub const ALIASES: &'static [(&'static str, &'static [&'static str])] = &[$(($name, &[$($alias),*])),+];
 
             /// Returns the verb's name on the command line.
             pub fn name(&self) -> &'static str {
@@ -476,8 +478,8 @@ mod tests {
         let words = |verb: &str| ["bgctl", verb].map(OsString::from);
         for verb in ["status", "output", "attach", "block"] {
             parse(words(verb), true).unwrap();
-            let told = parse(words(verb), false).unwrap_err();
-            assert!(told.to_string().contains("no task given"), "{told}");
+            let error = parse(words(verb), false).unwrap_err();
+            assert!(error.to_string().contains("no task given"), "{error}");
         }
         for verb in ["cancel", "hold", "edit", "signal"] {
             assert_eq!(parse(words(verb), true).unwrap_err().exit_code(), 2, "{verb}");

@@ -7,11 +7,12 @@ use std::io;
 use std::path::Path;
 
 use clap::Command;
+use clap::builder::Resettable;
 use clap_complete::CompleteEnv;
 use clap_complete::engine::CompletionCandidate;
 use clap_complete::env::{Bash, EnvCompleter, Fish, Shells, Zsh};
 
-use crate::cli::{self, ShellName};
+use crate::cli::{self, ShellName, Verb};
 use crate::{candidates, hosts};
 
 /// The variable that names the shell requesting candidates; set by the scripts that `completions` prints.
@@ -35,7 +36,17 @@ pub fn answer(args: &[OsString]) -> Result<bool, clap::Error> {
     candidates::take_argument(is_argument(args));
     let folder = std::env::current_dir().ok();
     let shells = Shells(&[&Expected(DescribingBash), &Expected(Zsh), &Expected(Fish), &Nushell]);
-    CompleteEnv::with_factory(cli::command).var(VARIABLE).shells(shells).try_complete(args, folder.as_deref())
+    CompleteEnv::with_factory(command).var(VARIABLE).shells(shells).try_complete(args, folder.as_deref())
+}
+
+/// Returns the command line with hidden aliases. Of all names of a verb, clap offers only the alphabetically first one;
+/// hidden ones are offered only if nothing else matches.
+fn command() -> Command {
+    Verb::ALIASES.iter().fold(cli::command(), |command, (verb, aliases)| {
+        command.mut_subcommand(verb, |verb| {
+            verb.visible_alias(Resettable::Reset).aliases(aliases.iter().copied())
+        })
+    })
 }
 
 /// Reports whether the word to complete comes after the first word of the command that `run` or `submit` is to start.
@@ -82,8 +93,8 @@ fn begins_option(args: &[OsString], place: usize) -> bool {
 /// Returns the index of the word to complete, as passed by the Bash and Zsh scripts; with Fish and Nushell it is the
 /// last word.
 fn place_of_word(args: &[OsString]) -> usize {
-    let told = std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|place| place.parse().ok());
-    told.unwrap_or(args.len().saturating_sub(1))
+    let index = std::env::var("_CLAP_COMPLETE_INDEX").ok().and_then(|place| place.parse().ok());
+    index.unwrap_or(args.len().saturating_sub(1))
 }
 
 /// Returns the separator between candidates, as passed by the Bash and Zsh scripts.

@@ -8,6 +8,7 @@ use bgd_shared::request::Method;
 use serde::Serialize;
 
 use crate::cli::Globals;
+use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{Host, Link, Options, Target};
 use crate::render::json;
@@ -28,6 +29,8 @@ pub struct Context {
     hosts: Vec<Host>,
     /// Not locked permanently: `mcp` writes to standard output from a thread of its own.
     out: BufWriter<Stdout>,
+    /// Whether SIGINT is to end this process, once everything is reported.
+    is_interrupted: bool,
 }
 
 impl Context {
@@ -81,7 +84,7 @@ impl Context {
 
     fn to(target: Target, globals: Globals) -> Self {
         let link = Link::new(options(target, &globals));
-        Self { globals, link, hosts: Vec::new(), out: BufWriter::new(io::stdout()) }
+        Self { globals, link, hosts: Vec::new(), out: BufWriter::new(io::stdout()), is_interrupted: false }
     }
 
     /// Returns a link to each of the hosts if there are several, else none. Their ssh asks no questions, as the
@@ -163,6 +166,18 @@ impl Context {
                 done => return done,
             }
         }
+    }
+
+    /// Returns the code with which a shell reports a program that this signal ended. If it is SIGINT, this process is
+    /// ended by the signal itself: most shells leave a script or a loop only if they see that.
+    pub fn end_by_signal(&mut self, code: u8) -> Code {
+        self.is_interrupted |= Code(code) == Code::INTERRUPTED;
+        Code(code)
+    }
+
+    /// Reports whether SIGINT is to end this process.
+    pub fn is_interrupted(&self) -> bool {
+        self.is_interrupted
     }
 
     /// Prints text verbatim.

@@ -88,6 +88,7 @@ mod tests {
             assert!(parse_ms(negative).unwrap_err().contains("can't be negative"), "{negative}");
         }
         assert!(parse_ms("-").is_err() && parse_ms("--hold").unwrap_err().contains("use "));
+        assert_eq!(parse_ms("100years"), Ok(DURATION_MS));
         assert!(parse_ms("200years").unwrap_err().contains("100 years"));
         assert!(parse_ms("99999999999999999999").is_err());
     }

@@ -34,11 +34,11 @@ fn code_of_unstarted(failure: Option<&Failure>) -> Code {
 /// Returns a message about the end, unless the exit code explains it.
 pub fn remark(task: &Task) -> Option<String> {
     let kind = task.failure.as_ref().map(|failure| failure.kind);
-    let is_told_by_code = matches!(kind, Some(FailureKind::Exit | FailureKind::Signal));
+    let is_explained_by_code = matches!(kind, Some(FailureKind::Exit | FailureKind::Signal));
     match (task.status, task.error.as_deref()) {
         (Status::Cancelled, Some(why)) => Some(format!("{} was cancelled: {why}", task.id)),
         (Status::Cancelled, None) => Some(format!("{} was cancelled", task.id)),
-        (_, Some(error)) if !is_told_by_code => Some(error.to_owned()),
+        (_, Some(error)) if !is_explained_by_code => Some(error.to_owned()),
         _ => None,
     }
 }

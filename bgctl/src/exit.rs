@@ -21,9 +21,9 @@ impl Code {
     pub const WRONG_STATE: Self = Self(65);
     /// Unknown task, or ambiguous id.
     pub const NO_TASK: Self = Self(66);
-    /// No daemon is running or it does not answer, or an agent can't be started.
+    /// No daemon is running, or it does not answer or is shutting down, or an agent can't be started.
     pub const NO_DAEMON: Self = Self(69);
-    /// An error inside bgd or bgctl.
+    /// An error inside bgd or bgctl, a limit that is reached, or a journal that can't be written.
     pub const INTERNAL: Self = Self(70);
     /// `block` and `inbox --wait`: timed out.
     pub const TIMED_OUT: Self = Self(75);
@@ -68,9 +68,12 @@ pub const TABLE: &[(Code, &str)] = &[
     (Code::NO_TASK, "unknown task, or ambiguous id"),
     (
         Code::NO_DAEMON,
-        "no daemon is running, or it can't be started or does not answer; or the agent can't be started; or a check of `doctor` or `executors` failed",
+        "no daemon is running, or it can't be started, does not answer, is shutting down or has no connection left; or the agent can't be started; or a check of `doctor` or `executors` failed",
     ),
-    (Code::INTERNAL, "an error inside bgd or bgctl"),
+    (
+        Code::INTERNAL,
+        "an error inside bgd or bgctl, or of the system, such as a file that can't be written; or a limit is reached, such as `limits.tasks` or `limits.frame_bytes`; or a durable daemon can't write its journal",
+    ),
     (
         Code::TIMED_OUT,
         "`block`: timed out while tasks were still running; `inbox --wait`: timed out with no notification",

@@ -1,15 +1,20 @@
 //! Why a verb failed, and how that is reported.
 
 use std::fmt;
+use std::fs;
 use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
 use bgd_shared::client::ClientError;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::error_line::{ErrorLine, LineData, LineError};
 use bgd_shared::id::TaskId;
+use bgd_shared::quote::quoted;
 use bgd_shared::show::plain;
-use bgd_shared::socket::SocketError;
+use bgd_shared::socket::{SocketError, SocketPath};
 use bgd_shared::transport::{ConnectError, Unresponsive};
+use nix::unistd::{Uid, User};
 
 use crate::exit::{self, Code};
 use crate::state::log_file;
@@ -141,8 +146,35 @@ impl From<SocketError> for Failure {
             Code::NOT_ALLOWED => "untrusted_socket",
             _ => "no_daemon",
         };
-        Self::new(code, kind, error.to_string())
+        let failure = Self::new(code, kind, error.to_string());
+        match error {
+            SocketError::ForeignOwner { owner, me: 0, path } => failure.hint(as_its_user(owner, &path)),
+            // Any other folder may be shared on purpose, such as /tmp.
+            SocketError::TooOpen { path, .. } if is_usual(&path) => {
+                failure.hint(format!("chmod 700 {}", quoted(path.as_os_str().as_encoded_bytes())))
+            }
+            _ => failure,
+        }
     }
+}
+
+/// Reports whether this is the folder of the socket where no other one is chosen.
+fn is_usual(folder: &Path) -> bool {
+    SocketPath::usual().is_ok_and(|socket| socket.folder() == folder)
+}
+
+/// Tells root how to reach the daemon of another user: no key of the configuration makes `bgctl` use a socket that is
+/// not its user's own.
+fn as_its_user(uid: u32, path: &Path) -> String {
+    let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
+    let as_user = user.map_or_else(
+        || {
+            let gid = fs::metadata(path).map_or(uid, |meta| meta.gid());
+            format!("setpriv --reuid {uid} --regid {gid} --clear-groups -- ")
+        },
+        |user| format!("runuser -u {} -- ", user.name),
+    );
+    format!("allow_root is for programs that open the socket themselves; instead, run: {as_user}bgctl ...")
 }
 
 impl From<Unresponsive> for Failure {
@@ -156,6 +188,10 @@ impl From<Unresponsive> for Failure {
             Some(state) if state.is_stopped() => {
                 format!("`kill -CONT {pid}` continues it; `bgctl daemon stop` stops it and its tasks")
             }
+            Some(_) if silent.is_working => format!(
+                "it may still carry out what it was told, so see `bgctl list` as soon as it answers again before you \
+                 repeat an order; `top -p {pid}` shows what it uses meanwhile"
+            ),
             Some(_) | None => format!(
                 "try again when the machine is less busy; `bgctl daemon stop` stops it and its tasks, or `kill \
                  -KILL {pid}` if that fails"
@@ -172,8 +208,13 @@ impl From<ConnectError> for Failure {
                 Self::new(Code::NO_DAEMON, "no_daemon", message).hint("`bgctl daemon start` starts one")
             }
             ConnectError::Untrusted(error) => error.into(),
-            ConnectError::ForeignPeer { .. } => {
-                Self::new(exit::of_connect(&error), "untrusted_socket", error.to_string())
+            ConnectError::ForeignPeer { peer, me, ref socket } => {
+                let failure = Self::new(exit::of_connect(&error), "untrusted_socket", error.to_string());
+                if me == 0 { failure.hint(as_its_user(peer, Path::new(socket))) } else { failure }
+            }
+            // Nothing was sent, so nothing will be carried out.
+            ConnectError::NoAnswer(silent) if silent.is_working => {
+                Self::from(silent).hint("nothing was sent: try again when it is less busy")
             }
             ConnectError::NoAnswer(silent) => silent.into(),
             ConnectError::NoDaemon { .. } => {
@@ -219,7 +260,10 @@ impl From<ClientError> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
     use bgd_shared::error::RpcError;
+    use bgd_shared::holder::{Holder, Note};
 
     #[test]
     fn ambiguous_id_error_lists_candidates() {
@@ -237,6 +281,27 @@ mod tests {
         assert_eq!(json["error"]["code"], -32002);
         assert_eq!(json["error"]["data"]["kind"], "ambiguous_id");
         assert_eq!(json["error"]["data"]["exit_code"], 66);
+    }
+
+    #[test]
+    fn busy_daemon_is_not_to_be_killed_as_it_may_carry_out_the_order() {
+        let pid = std::process::id().cast_signed();
+        let hint_if = |is_working| {
+            let holder = Some(Holder { pid, note: Note::default() });
+            let silent = Unresponsive {
+                socket: None,
+                holder: holder.map(Box::new),
+                after: Duration::from_secs(5),
+                is_working,
+            };
+            Failure::from(silent)
+        };
+        let (busy, idle) = (hint_if(true), hint_if(false));
+        assert!(busy.message.contains("no data from it for 5 s; it is busy (state "), "{}", busy.message);
+        let hint = busy.hint.expect("advice");
+        assert!(hint.contains("may still carry out") && hint.contains(&format!("top -p {pid}")), "{hint}");
+        assert!(!hint.contains("kill") && !hint.contains("daemon stop"), "{hint}");
+        assert!(idle.hint.expect("advice").contains(&format!("kill -KILL {pid}")));
     }
 
     #[test]

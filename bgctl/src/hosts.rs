@@ -3,13 +3,13 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use bgd_shared::dirs;
+use bgd_shared::small_file;
 
 use crate::failure::Failure;
 use crate::link::Host;
@@ -95,7 +95,7 @@ pub fn known() -> BTreeSet<String> {
 
 fn text(path: &Path) -> String {
     let mut bytes = Vec::new();
-    if let Ok(file) = File::open(path) {
+    if let Ok((file, _)) = small_file::open(path) {
         let _ = file.take(FILE_BYTES).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use bgd_shared::agent::{AgentListParams, AgentSettings};
 use bgd_shared::request::{Chosen, SubmitParams};
@@ -158,8 +159,12 @@ fn variable((name, value): (String, String)) -> (Box<str>, OsText) {
     (name.into(), value.into())
 }
 
-/// Returns the file mode creation mask. Reading it requires setting it; no other thread is running that could notice.
+/// Returns the file mode creation mask. Reading it requires setting it for a moment: a file that another thread creates
+/// then is private.
 fn own_umask() -> u32 {
+    // Another thread must not read what this one has set.
+    static READING: Mutex<()> = Mutex::new(());
+    let _reading = READING.lock().unwrap_or_else(PoisonError::into_inner);
     let mask = umask(Mode::S_IRWXG | Mode::S_IRWXO);
     umask(mask);
     mask.bits() & 0o777

@@ -12,7 +12,6 @@
     allow(dead_code, unused_imports, reason = "some of it serves only what is left out then")
 )]
 
-mod bar;
 mod candidates;
 mod chunks;
 #[allow(clippy::doc_markdown, reason = "its comments are the help texts, where backticks are noise")]
@@ -23,40 +22,32 @@ pub mod complete;
 #[cfg(feature = "console")]
 mod console;
 mod context;
-mod copy;
 mod duration;
-mod each;
 mod ending;
 pub mod exit;
 mod failure;
 mod files;
-mod follow;
 mod hosts;
 mod job;
-mod lines;
 mod link;
 pub mod manual;
 #[cfg(feature = "mcp")]
 mod mcp;
+mod measure;
 mod name;
 mod options;
-mod percent;
+mod output;
 mod pick;
 mod precheck;
 mod progress;
 mod prompt;
-mod remaining;
 mod remark;
-mod remote;
 pub mod render;
 mod replaced_program;
-mod seek;
 mod session;
 mod several;
 mod shells;
-mod since;
 mod state;
-mod tail;
 mod terminal;
 #[cfg(feature = "top")]
 mod top;
@@ -70,6 +61,11 @@ use std::process::ExitCode;
 use crate::context::Context;
 use crate::exit::Code;
 pub use crate::failure::Failure;
+
+/// The environment of a daemon that `bgctl` starts, for its manual page.
+pub mod daemon_environment {
+    pub use crate::link::{DROPPED, KEPT, KEPT_PREFIXES};
+}
 
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
@@ -103,6 +99,11 @@ fn run(verb: cli::Verb, globals: cli::Globals) -> Code {
             let code = finish(outcome, &mut context, json);
             if may_notify {
                 replaced_program::notify(&mut context);
+            }
+            let is_interrupted = context.is_interrupted() && code == Code::INTERRUPTED;
+            drop(context);
+            if is_interrupted {
+                terminal::end_by_interrupt();
             }
             code
         }

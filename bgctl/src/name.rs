@@ -49,7 +49,7 @@ impl FromStr for Name {
 /// The text is not an id.
 pub fn parse_batch(text: &str) -> Result<TaskRef, String> {
     let id = text.strip_prefix('@').unwrap_or(text);
-    id.parse().map_err(|error: TaskRefError| error.to_string())
+    id.parse().map_err(|error: TaskRefError| error.to_string().replacen("task id", "batch id", 1))
 }
 
 #[cfg(test)]
@@ -77,6 +77,7 @@ mod tests {
         for text in ["@abc", "@last", "@-1", "@@", "@3f2a:", "@ "] {
             assert!(text.parse::<Name>().unwrap_err().contains("is not a task"), "{text}");
         }
+        assert!(parse_batch("zz").unwrap_err().starts_with("\"zz\" is not a batch id"));
         assert!("abc".parse::<Name>().unwrap_err().contains("too short"));
         assert!("".parse::<Name>().unwrap_err().contains("id is empty"));
     }

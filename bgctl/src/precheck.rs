@@ -7,8 +7,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use bgd_shared::quote::quoted;
 use bgd_shared::request::{ChannelStatus, DaemonStatusOf, NoParams, SubmitParams};
-use bgd_shared::show;
 use bgd_shared::text::OsText;
 use nix::unistd::{AccessFlags, access};
 
@@ -38,13 +38,14 @@ pub fn check(params: &SubmitParams, verb: &str, code: Code) -> Result<Vec<String
     let Some([program, arguments @ ..]) = params.argv.as_deref() else { return Ok(Vec::new()) };
     let name = shown(&program.to_string_lossy());
     match find(program, params, folder) {
-        Found::Program => return Ok(Vec::new()),
+        Found::Program => return Ok(missing_descriptor(params).into_iter().collect()),
+        Found::Folder => return Ok(vec![format!("{name} is a directory: the task will fail")]),
         Found::NoProgram => return Ok(vec![format!("{name} is not executable: the task will fail")]),
         Found::Nothing => {}
     }
     if arguments.is_empty() && program.as_bytes().contains(&b' ') {
         let message = format!("no program \"{name}\": the quotes make it a single word");
-        return Err(Failure::new(code, "usage", message).hint(suggestion(verb, &name)));
+        return Err(Failure::new(code, "usage", message).hint(suggestion(verb, program)));
     }
     let place = if program.as_bytes().contains(&b'/') { "" } else { " in PATH" };
     Ok(vec![format!(
@@ -52,8 +53,25 @@ pub fn check(params: &SubmitParams, verb: &str, code: Code) -> Result<Vec<String
     )])
 }
 
-/// Characters that only a shell interprets.
-const OF_SHELLS: &[char] = &['|', '&', ';', '<', '>', '$', '*', '`'];
+/// Returns a warning if an argument names a descriptor of the caller, as `<(…)` and `--file=<(…)` do in a shell: a task
+/// gets only the standard streams.
+pub fn missing_descriptor(params: &SubmitParams) -> Option<String> {
+    let is_descriptor = |argument: &str| {
+        let path = argument.split_once('=').map_or(argument, |(_, value)| value);
+        let number = ["/dev/fd/", "/proc/self/fd/"].iter().find_map(|folder| path.strip_prefix(folder));
+        number.and_then(|number| number.parse::<u32>().ok()).is_some_and(|number| number > 2)
+    };
+    let arguments = params.argv.iter().flatten().skip(1).map(OsText::to_string_lossy);
+    let argument = arguments.into_iter().find(|argument| is_descriptor(argument))?;
+    let path = shown(&argument);
+    Some(format!(
+        "the task does not get {path}, only standard input, output and error: for `<(…)` or `>(…)`, let a shell in the \
+         task run the whole line, as in `-- bash -c '…'`"
+    ))
+}
+
+/// Characters that only a shell interprets. It may interpret quotes, too, but does so wherever the line is pasted.
+const OF_SHELLS: &[char] = &['|', '&', ';', '<', '>', '(', '$', '*', '?', '[', '`', '#', '!'];
 
 /// First words that are shell keywords or builtins, not programs, or that behave differently as programs.
 const BUILTINS: &[&str] = &[
@@ -61,15 +79,24 @@ const BUILTINS: &[&str] = &[
     "set", "source", "trap", "ulimit", "umask", "unset", "until", "wait", "while",
 ];
 
+/// Maximum length of a line in a suggestion, in bytes.
+const LINE_BYTES: usize = 1024;
+
 /// Suggests how to write a line that was taken for a program name.
-fn suggestion(verb: &str, line: &str) -> String {
-    let by_shell = format!("`bgctl {verb} --shell {}`", show::quoted(line));
+fn suggestion(verb: &str, line: &OsText) -> String {
+    if line.as_bytes().len() > LINE_BYTES {
+        return format!("run the line in a shell: `bgctl {verb} --shell LINE`");
+    }
+    let by_shell = format!("`bgctl {verb} --shell {}`", quoted(line.as_bytes()));
+    let Ok(line) = std::str::from_utf8(line.as_bytes()) else {
+        return format!("run the line in a shell: {by_shell}");
+    };
     let words: Vec<&str> = line.split_whitespace().collect();
     let is_variable = |word: &&str| word.split_once('=').is_some_and(|(name, _)| is_name(name));
     let variables = words.iter().copied().take_while(is_variable).count();
     let (set, command) = words.split_at(variables);
     let first = command.first().copied().unwrap_or_default();
-    if command.is_empty() || line.contains(OF_SHELLS) || BUILTINS.contains(&first) {
+    if command.is_empty() || line.contains(OF_SHELLS) || clean(line) != line || BUILTINS.contains(&first) {
         return format!("run the line in a shell: {by_shell}");
     }
     let set: String = set.iter().flat_map(|variable| ["--env ", variable, " "]).collect();
@@ -111,10 +138,8 @@ pub fn channel(name: &str, context: &mut Context) -> Result<Option<String>, Fail
 
 /// Returns why the channel is unlikely to deliver anything.
 fn problem(channel: ChannelStatus) -> Option<String> {
-    // A channel that has failed and never delivered is treated as misconfigured. `tty` covers many terminals: an error
-    // of another one proves nothing about this one.
-    let is_one = channel.kind != "tty";
-    channel.problem.or_else(|| channel.last_error.filter(|_| is_one && channel.sent == 0))
+    let is_failing = channel.is_failing();
+    channel.problem.or_else(|| channel.last_error.filter(|_| is_failing))
 }
 
 fn shown(text: &str) -> String {
@@ -124,8 +149,9 @@ fn shown(text: &str) -> String {
 /// The file found under a program's name.
 enum Found {
     Program,
-    /// A file that can't be executed, or a folder.
+    /// A file that can't be executed.
     NoProgram,
+    Folder,
     Nothing,
 }
 
@@ -136,6 +162,7 @@ fn find(program: &OsText, params: &SubmitParams, folder: &Path) -> Found {
     if program.as_bytes().contains(&b'/') {
         return match folder.join(name).metadata() {
             Ok(file) if is_program(&file) => Found::Program,
+            Ok(file) if file.is_dir() => Found::Folder,
             Ok(_) => Found::NoProgram,
             Err(_) => Found::Nothing,
         };
@@ -181,12 +208,27 @@ mod tests {
             (&["nosuch", "x y"][..], "/", "no program nosuch in PATH"),
             (&["/bin/nosuch"], "/", "no program /bin/nosuch:"),
             (&["/etc/passwd"], "/", "/etc/passwd is not executable"),
-            (&["./etc", "x"], "/", "./etc is not executable"),
+            (&["./etc", "x"], "/", "./etc is a directory"),
             (&["etc"], "/", "no program etc in PATH"),
             (&["sh"], "/nowhere/at/all", "no folder /nowhere/at/all"),
         ] {
             let warnings = check(&params(argv, cwd, "/bin:/"), "submit", Code::USAGE).unwrap();
             assert!(matches!(&*warnings, [one] if one.contains(named)), "{warnings:?}");
+        }
+    }
+
+    #[test]
+    fn descriptor_that_a_task_does_not_get_is_named() {
+        for (argument, is_warned) in [
+            ("/dev/fd/63", true),
+            ("/proc/self/fd/3", true),
+            ("--file=/dev/fd/63", true),
+            ("/dev/fd/0", false),
+            ("/dev/fd/x", false),
+            ("/dev/fd", false),
+        ] {
+            let warnings = check(&params(&["sh", argument], "/", "/bin"), "run", Code::USAGE).unwrap();
+            assert_eq!(warnings.iter().any(|warning| warning.contains(argument)), is_warned, "{warnings:?}");
         }
     }
 
@@ -221,11 +263,12 @@ mod tests {
             ("source it", "run the line in a shell: `bgctl run --shell 'source it'`"),
             ("A=1 cd x", "run the line in a shell: `bgctl run --shell 'A=1 cd x'`"),
             ("echo 'a b'", "`bgctl run --shell 'echo '\\''a b'\\'''`"),
+            ("echo a\nmake all", r"run the line in a shell: `bgctl run --shell $'echo a\nmake all'`"),
             ("1=a b", "drop the quotes: `bgctl run -- 1=a b`"),
         ] {
             let failure = check(&params(&[line], "/", "/bin"), "run", Code::NOT_FOUND).unwrap_err();
             assert_eq!(failure.code, Code::NOT_FOUND);
-            assert!(failure.hint.as_deref().is_some_and(|told| told.contains(hint)), "{failure}");
+            assert!(failure.hint.as_deref().is_some_and(|text| text.contains(hint)), "{failure}");
             let is_for_shells = hint.starts_with("run the");
             assert_eq!(failure.to_string().contains("drop the quotes"), !is_for_shells, "{failure}");
         }

@@ -13,3 +13,8 @@ pub fn say(text: fmt::Arguments<'_>) {
 pub fn report(text: &str) {
     say(format_args!("bgctl: {text}"));
 }
+
+/// Writes a warning.
+pub fn warn(text: &str) {
+    say(format_args!("bgctl: warning: {text}"));
+}

@@ -70,16 +70,16 @@ pub enum News<T> {
 }
 
 /// Calls `ask` for each host on its own thread. `ask` passes parts of the answer to its last argument, which returns
-/// false when they are no longer wanted. Passes the news to `tell`, and returns when all hosts have answered or timed
+/// false when they are no longer wanted. Passes the news to `report`, and returns when all hosts have answered or timed
 /// out.
 ///
 /// # Errors
-/// Those of `tell`.
+/// Those of `report`.
 pub fn ask<T: Send + 'static>(
     links: Vec<Link>,
     within: Duration,
     ask: impl Fn(&mut Asked<'_>, &dyn Fn(T) -> bool) -> Result<(), Failure> + Clone + Send + 'static,
-    mut tell: impl FnMut(News<T>) -> Result<(), Failure>,
+    mut report: impl FnMut(News<T>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let deadline = Instant::now() + within;
     let (sender, receiver) = mpsc::sync_channel(WAITING);
@@ -97,7 +97,7 @@ pub fn ask<T: Send + 'static>(
         });
         if let Err(error) = thread {
             overdue[index] = None;
-            tell(News::End(index, Err(Failure::io("can't start a thread", &error))))?;
+            report(News::End(index, Err(Failure::io("can't start a thread", &error))))?;
         }
     }
     let end = deadline + ENDING;
@@ -111,15 +111,15 @@ pub fn ask<T: Send + 'static>(
                 if let News::End(index, _) = news {
                     overdue[index] = None;
                 }
-                tell(news)?;
+                report(news)?;
             }
             Err(_) if Instant::now() >= end => break,
-            Err(_) => tell(News::Pause)?,
+            Err(_) => report(News::Pause)?,
         }
     }
     for (index, failure) in overdue.into_iter().enumerate() {
         if let Some(failure) = failure {
-            tell(News::End(index, Err(failure)))?;
+            report(News::End(index, Err(failure)))?;
         }
     }
     Ok(())

@@ -63,6 +63,18 @@ impl Shell {
         own.into_iter().chain(packages).collect()
     }
 
+    /// Returns the files of which one must exist for the shell to find completions in [`Self::completion_files`]. Empty
+    /// if the shell needs none: only bash leaves finding them to a package.
+    pub fn completion_loaders(self) -> Vec<PathBuf> {
+        if self.0 != ShellName::Bash {
+            return Vec::new();
+        }
+        let known = variable("XDG_DATA_DIRS").unwrap_or_else(|| "/usr/local/share:/usr/share".into());
+        let folders = data_home().into_iter().chain(std::env::split_paths(&known));
+        let folders = folders.chain(["/usr/share".into()]);
+        folders.map(|folder| folder.join("bash-completion/bash_completion")).collect()
+    }
+
     /// Returns every start-up file that the shell may read for a user.
     pub fn startup_files(self) -> Vec<PathBuf> {
         let autoload = match self.0 {

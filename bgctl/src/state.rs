@@ -1,8 +1,9 @@
 //! Where a daemon started by bgctl keeps its state, and where bgctl notes when the user last looked at the tasks.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::{DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -52,7 +53,8 @@ pub fn is_news(last_seen: Option<&Seen>, task: &Task) -> bool {
 /// time.
 pub fn record_seen(socket: &SocketPath, at: Timestamp, unseen: Vec<(TaskId, Timestamp)>) {
     if is_usual(socket) {
-        let _ = fs::create_dir_all(state_folder());
+        // Private like the daemon's: the log beside the note names commands.
+        let _ = DirBuilder::new().recursive(true).mode(0o700).create(state_folder());
     }
     let _ = note(&seen_file(socket), at, unseen);
 }
@@ -97,6 +99,8 @@ pub fn log_file() -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn at(second: i64) -> Timestamp {

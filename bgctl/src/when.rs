@@ -76,6 +76,10 @@ fn read(text: &str, now: &Zoned) -> Result<jiff::Timestamp, String> {
     if is_time_of_day(text) {
         return next(text.parse().map_err(|_| impossible(text, FORMS))?, now);
     }
+    let padded = format!("0{text}");
+    if is_time_of_day(&padded) {
+        return Err(format!("{text:?} is not a time; write {padded}"));
+    }
     if !begins_with_date(text) {
         return Err(format!("{text:?} is not a time; {FORMS}"));
     }
@@ -209,7 +213,7 @@ mod tests {
             assert_eq!(at(text, NOON).unwrap(), "2026-12-01 14:15:00 +01:00", "{text}");
         }
         assert_eq!(since("2026-11-23 05:00[America/New_York]", NOON).unwrap(), "2026-11-23 11:00:00 +01:00");
-        for (text, told) in [
+        for (text, expected) in [
             ("2026-12-01T08:15[Nowhere/Else]", "is not a valid time"),
             ("2026-12-01T08:15+05:00[America/New_York]", "is not a valid time"),
             ("2027-03-14T02:30[America/New_York]", "does not exist there"),
@@ -218,14 +222,14 @@ mod tests {
             ("14:30[America/New_York]", "is not a time;"),
         ] {
             let error = at(text, NOON).unwrap_err();
-            assert!(error.contains(told), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
             assert!(since(text, "2028-01-01T00:00:00+01:00[Europe/Berlin]").is_err(), "{text}");
         }
     }
 
     #[test]
     fn r105_past_or_invalid_times_are_refused_with_reason() {
-        for (text, told) in [
+        for (text, expected) in [
             ("2026-11-23 11:59", "2026-11-23 11:59 is in the past: it is 2026-11-23 12:00:00 now"),
             ("2026-11-23T11:00:00Z", "is in the past"),
             ("25:00", "25:00 is not a valid time"),
@@ -237,11 +241,11 @@ mod tests {
             ("2027-03-28 02:30", "does not exist here"),
             ("tomorrow", "\"tomorrow\" is not a time; use 14:30"),
             ("", "is not a time;"),
-            ("8:15", "is not a time;"),
+            ("8:15", "is not a time; write 08:15"),
             ("14", "is not a time;"),
         ] {
             let error = at(text, NOON).unwrap_err();
-            assert!(error.contains(told), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 
@@ -257,7 +261,7 @@ mod tests {
     }
     #[test]
     fn r129_since_accepts_durations_and_dates() {
-        for (text, told) in [
+        for (text, expected) in [
             ("2h", "2026-11-23 10:00:00 +01:00"),
             ("1h 30m", "2026-11-23 10:30:00 +01:00"),
             ("30d", "2026-10-24 13:00:00 +02:00"),
@@ -269,7 +273,7 @@ mod tests {
             ("2026-07-01 14:30", "2026-07-01 14:30:00 +02:00"),
             ("2026-03-01T12:00:00Z", "2026-03-01 13:00:00 +01:00"),
         ] {
-            assert_eq!(since(text, NOON).as_deref(), Ok(told), "{text}");
+            assert_eq!(since(text, NOON).as_deref(), Ok(expected), "{text}");
         }
         let first = "2026-10-25T02:45:00+01:00[Europe/Berlin]";
         assert_eq!(since("02:30", first).unwrap(), "2026-10-25 02:30:00 +01:00", "the later of two");
@@ -277,7 +281,7 @@ mod tests {
 
     #[test]
     fn r129_future_or_invalid_times_are_refused_with_reason() {
-        for (text, told) in [
+        for (text, expected) in [
             ("2026-11-23 12:01", "2026-11-23 12:01 is in the future: it is 2026-11-23 12:00:00 now"),
             ("2026-11-24", "is in the future"),
             ("2026-02-30", "2026-02-30 is not a valid time; use 2h (ago)"),
@@ -287,7 +291,7 @@ mod tests {
             ("", "is not a time"),
         ] {
             let error = since(text, NOON).unwrap_err();
-            assert!(error.contains(told), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The wording of notices: title, text, and how much of the result fits. This module reads no files.
 
 use bgd_shared::notice::{Notice as Wire, NoticeKind, NoticeResult, Part};
+use bgd_shared::quote::quoted;
 use bgd_shared::show;
 use bgd_shared::task::{Exit, Task};
 
@@ -124,7 +125,7 @@ fn text(notice: &Wire, why: Option<&str>, result: Option<&NoticeResult>, style: 
     {
         words.push(String::new());
         words.extend(asked.options.iter().map(|option| {
-            format!("bgctl answer {} {} --request {}", task.id, show::quoted(&option.id), asked.request)
+            format!("bgctl answer {} {} --request {}", task.id, quoted(&option.id), asked.request)
         }));
     }
     if result.is_some_and(|result| result.part == Part::Gone) {

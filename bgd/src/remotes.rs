@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::ready::Ready;
-use bgd_shared::request::{Chosen, Stdin};
+use bgd_shared::request::{Chosen, LOCAL_EXECUTOR, Stdin};
 use bgd_shared::resources::{ExecutorKind, Resources};
 use serde::{Deserialize, Serialize};
 
@@ -85,6 +85,9 @@ pub struct Slurm {
     pub work_folder: Option<PathBuf>,
 }
 
+/// The home folder on another machine, whose path is not known.
+const HOME: &str = "~";
+
 /// How long a machine may take, beyond connecting, to answer the calls of a check.
 const CHECK_GRACE: Duration = Duration::from_secs(10);
 
@@ -120,6 +123,14 @@ impl Remote {
         match &self.settings {
             RemoteSettings::Ssh(ssh) => Some(&ssh.shell.host),
             RemoteSettings::Slurm(slurm) => slurm.shell.as_ref().map(|shell| &*shell.host),
+        }
+    }
+
+    /// Returns the folder of tasks that chose none, as they show it, if the submitter's folder is not there.
+    fn folder(&self) -> Option<&str> {
+        match &self.settings {
+            RemoteSettings::Ssh(ssh) => Some(ssh.folder.as_deref().unwrap_or(HOME)),
+            RemoteSettings::Slurm(slurm) => slurm.shell.as_ref().map(|_| HOME),
         }
     }
 
@@ -218,7 +229,7 @@ impl Remotes {
             if known.is_empty() {
                 return error.hint("none is configured: add one as [executors.NAME], see bgd-executors(7), then bgctl daemon reload");
             }
-            error.hint(format!("known executors: {}", known.join(", ")))
+            error.hint(format!("known executors: {LOCAL_EXECUTOR}, {}", known.join(", ")))
         })
     }
 
@@ -244,6 +255,9 @@ impl Remotes {
         let on = remote.placement_for(command, request)?;
         if let (RemoteSettings::Slurm(slurm), None) = (&remote.settings, command.spec.time_limit_ms) {
             command.spec.time_limit_ms = slurm.time_limit_ms;
+        }
+        if let Some(folder) = remote.folder().filter(|_| !on.chosen.cwd) {
+            command.spec.cwd = Arc::new(folder.into());
         }
         command.plan.group.get_or_insert_with(|| Arc::clone(&on.name));
         command.spec.on = Some(Arc::new(on));

@@ -37,18 +37,20 @@ class Methods:
         self,
         *,
         id: types.TaskRef,
-        option: str,
         request: int,
+        option: Optional[str] = None,
         timeout: Timeout = DEFAULT,
     ) -> types.TaskResult:
         """Answers an open question of an agent, see `NeedsInput`. Every open question can be answered,
         not only the one that is shown. A question that is not open is the error `already_finished`,
-        an unknown option `invalid_params`. A process of the agent itself, judging by its parents
-        and its environment, gets `permission_denied`: agents can't answer their own questions.
+        an unknown option `invalid_params`. Without an option, the request is denied even if no
+        option does that. A process of the agent itself, judging by its parents and its environment,
+        gets `permission_denied`: agents can't answer their own questions.
 
         id: Id of the task, or a unique prefix of at least 4 characters.
-        option: Id of one of the question's options.
         request: Number of the question, from `progress.needs_input.request`.
+        option: Id of one of the question's options; without it, the request is denied even if no
+            option does that.
         """
         params = {
             "id": id,
@@ -277,7 +279,8 @@ class Methods:
 
         name: Name of the group: 1 to 64 letters, digits, `.`, `_` and `-`.
         slots: Number of slots, 1 to 100000. A lower number ends no task; nothing starts until
-            enough have ended.
+            enough have ended. A pending task that takes more slots (`oversized` of the group) then
+            runs alone.
         """
         params = {
             "name": name,
@@ -840,9 +843,10 @@ class Methods:
     ) -> types.RerunResult:
         """Submits ended tasks again, all or none, and returns the new ids. A new task has the command
         or prompt, folder, environment, limits, tags, group, priority, slots and `retry` or
-        `restart` of the old one, which stays unchanged, and refers to it in `rerun_of`. It has no
-        conditions, no start time, and is not held. Tasks of a batch form a new batch with the same
-        `jobs` and `max_fails`.
+        `restart` of the old one, which stays unchanged, and refers to it in `rerun_of`. It waits
+        for nothing: the conditions that the old one had met count as met, so that it refers to the
+        same tasks; it has no others, no start time, and is not held. Tasks of a batch form a new
+        batch with the same `jobs` and `max_fails`.
 
         failed: Only tasks that have failed.
         ids: Ids of the tasks, which must have ended.
@@ -1030,7 +1034,7 @@ class Methods:
             connection, which for a client on another machine is `bgctl dial`. `cwd` may then be
             relative to its folder, `env` adds to its environment, and both may be omitted.
         key: Idempotency key: the same key in the same parent session returns the same task.
-        on: Name of the executor that runs the task elsewhere. Default: this machine.
+        on: Name of the executor that runs the task; `local`, the default, is this machine.
         priority: Priority within its group, -100 to 100. Default 0; higher starts first.
         prompt: Prompt for an agent.
         pty: Run in a terminal of this size, which becomes the controlling terminal and is used for
@@ -1219,18 +1223,20 @@ class AsyncMethods:
         self,
         *,
         id: types.TaskRef,
-        option: str,
         request: int,
+        option: Optional[str] = None,
         timeout: Timeout = DEFAULT,
     ) -> types.TaskResult:
         """Answers an open question of an agent, see `NeedsInput`. Every open question can be answered,
         not only the one that is shown. A question that is not open is the error `already_finished`,
-        an unknown option `invalid_params`. A process of the agent itself, judging by its parents
-        and its environment, gets `permission_denied`: agents can't answer their own questions.
+        an unknown option `invalid_params`. Without an option, the request is denied even if no
+        option does that. A process of the agent itself, judging by its parents and its environment,
+        gets `permission_denied`: agents can't answer their own questions.
 
         id: Id of the task, or a unique prefix of at least 4 characters.
-        option: Id of one of the question's options.
         request: Number of the question, from `progress.needs_input.request`.
+        option: Id of one of the question's options; without it, the request is denied even if no
+            option does that.
         """
         params = {
             "id": id,
@@ -1459,7 +1465,8 @@ class AsyncMethods:
 
         name: Name of the group: 1 to 64 letters, digits, `.`, `_` and `-`.
         slots: Number of slots, 1 to 100000. A lower number ends no task; nothing starts until
-            enough have ended.
+            enough have ended. A pending task that takes more slots (`oversized` of the group) then
+            runs alone.
         """
         params = {
             "name": name,
@@ -2022,9 +2029,10 @@ class AsyncMethods:
     ) -> types.RerunResult:
         """Submits ended tasks again, all or none, and returns the new ids. A new task has the command
         or prompt, folder, environment, limits, tags, group, priority, slots and `retry` or
-        `restart` of the old one, which stays unchanged, and refers to it in `rerun_of`. It has no
-        conditions, no start time, and is not held. Tasks of a batch form a new batch with the same
-        `jobs` and `max_fails`.
+        `restart` of the old one, which stays unchanged, and refers to it in `rerun_of`. It waits
+        for nothing: the conditions that the old one had met count as met, so that it refers to the
+        same tasks; it has no others, no start time, and is not held. Tasks of a batch form a new
+        batch with the same `jobs` and `max_fails`.
 
         failed: Only tasks that have failed.
         ids: Ids of the tasks, which must have ended.
@@ -2212,7 +2220,7 @@ class AsyncMethods:
             connection, which for a client on another machine is `bgctl dial`. `cwd` may then be
             relative to its folder, `env` adds to its environment, and both may be omitted.
         key: Idempotency key: the same key in the same parent session returns the same task.
-        on: Name of the executor that runs the task elsewhere. Default: this machine.
+        on: Name of the executor that runs the task; `local`, the default, is this machine.
         priority: Priority within its group, -100 to 100. Default 0; higher starts first.
         prompt: Prompt for an agent.
         pty: Run in a terminal of this size, which becomes the controlling terminal and is used for

@@ -469,7 +469,7 @@ Part = Literal[
 
 `all`: The whole result.
 
-`beginning`: The beginning, for an agent's answer.
+`beginning`: The beginning, for an agent's answer. Never sent.
 
 `end`: The end, for a command's output.
 
@@ -502,7 +502,7 @@ ProgramState = Literal[
 
 `replaced`: Another file, such as a newer version; the daemon continues to run the old one.
 
-`removed`: Nothing. The daemon keeps running, but can't start tasks in terminals.
+`removed`: Nothing. The daemon keeps running, but can't be restarted or upgraded from there.
 
 `unknown`: A state added by a newer daemon.
 """
@@ -649,7 +649,7 @@ class _AgentCheck(TypedDict):
 
 
 class AgentCheck(_AgentCheck, total=False):
-    """Result of starting an agent."""
+    """Result of checking an agent."""
 
     name: str
     """Name that the agent reports."""
@@ -774,17 +774,21 @@ class AgentUsage(TypedDict, total=False):
     """Tokens that the model has written, including those of its thoughts."""
 
 
-class AnswerParams(TypedDict):
-    """Params of `agent.answer`."""
-
+class _AnswerParams(TypedDict):
     id: TaskRef
     """Id of the task, or a unique prefix of at least 4 characters."""
 
-    option: str
-    """Id of one of the question's options."""
-
     request: int
     """Number of the question, from `progress.needs_input.request`."""
+
+
+class AnswerParams(_AnswerParams, total=False):
+    """Params of `agent.answer`."""
+
+    option: Optional[str]
+    """Id of one of the question's options; without it, the request is denied even if no option does
+    that.
+    """
 
 
 class _AttachParams(TypedDict):
@@ -919,6 +923,11 @@ class _ChannelStatus(TypedDict):
     failed: int
     """Notices that could not be delivered."""
 
+    failing: bool
+    """Whether the latest notice that was sent or given up is the one of `last_error`. False with
+    daemons that do not report it.
+    """
+
     kind: str
     """Type: `exec`, `webhook`, `telegram`, `discord`, `slack`, `desktop`, `tty` or `inbox`; `gone` if
     it is no longer configured but still has queued notices.
@@ -940,7 +949,8 @@ class ChannelStatus(_ChannelStatus, total=False):
     """
 
     last_error: str
-    """Error of the last failed notice, without secrets."""
+    """Error of the last failed notice since the channel's settings were changed, without secrets.
+    """
 
     last_error_at: Timestamp
     """Time of `last_error`."""
@@ -1026,7 +1036,9 @@ class _DaemonStatus(TypedDict):
     """The inboxes of parent sessions."""
 
     instance: str
-    """Id of this run of the daemon. A different one means that all earlier tasks are lost."""
+    """Id of the daemon, which a durable one keeps across restarts. A different one means that all
+    earlier tasks are lost.
+    """
 
     limits: Limits
     """The limits in effect."""
@@ -1092,8 +1104,18 @@ class DaemonStatus(_DaemonStatus, total=False):
     notes: list[str]
     """The subset of the warnings that is about the past: they require no action any more."""
 
+    private_files: list[str]
+    """Files that no other user should be able to read: the configuration, if it has a token, a header,
+    a URL of a webhook or a variable, and the files of tokens.
+    """
+
     program: ProgramStatus
     """The daemon's program; missing if the daemon is older than this field."""
+
+    shutting_down: bool
+    """Whether the daemon is shutting down: it accepts no more tasks, and waits for the ends of those
+    that can't outlive it.
+    """
 
     tree_reason: str
     """Why they are tracked like this, for people; empty if the daemon is older than this field."""
@@ -1346,9 +1368,7 @@ slowly.
 """
 
 
-class Group(TypedDict):
-    """A group of tasks."""
-
+class _Group(TypedDict):
     finished: int
     """Number of tasks that have ended."""
 
@@ -1370,6 +1390,16 @@ class Group(TypedDict):
     used: int
     """Number of slots in use. Can exceed `slots` after it was lowered, or because of foreground jobs
     and resumes, which do not wait.
+    """
+
+
+class Group(_Group, total=False):
+    """A group of tasks."""
+
+    oversized: int
+    """Number of pending tasks that take more slots than the group has, as `slots` was lowered after
+    they were submitted. Each starts once no other task of the group has slots, and then has all its
+    slots.
     """
 
 
@@ -1402,7 +1432,7 @@ class GroupSetParams(TypedDict):
 
     slots: int
     """Number of slots, 1 to 100000. A lower number ends no task; nothing starts until enough have
-    ended.
+    ended. A pending task that takes more slots (`oversized` of the group) then runs alone.
     """
 
 
@@ -1473,7 +1503,9 @@ class HelloResult(TypedDict):
     """Configured key that moves a foreground job to the background, such as `ctrl-b`, or `none`."""
 
     instance: str
-    """Id of this run of the daemon. A different one means that all earlier tasks are lost."""
+    """Id of the daemon, which a durable one keeps across restarts. A different one means that all
+    earlier tasks are lost.
+    """
 
     limits: Limits
     """The limits in effect."""
@@ -1811,6 +1843,48 @@ class NeedsInput(_NeedsInput, total=False):
     """Time at which the question is denied unless answered."""
 
 
+class _Notice(TypedDict):
+    at: Timestamp
+    """Time of the event."""
+
+    key: str
+    """Unique key, the same for every copy of this notice, to detect duplicates: the task's id and run,
+    as in `3f2a…/1`, followed by a word unless it is about an end, as in `3f2a…/1/started`.
+    """
+
+    kind: NoticeKind
+    """Kind of the notice."""
+
+    resume: bool
+    """Whether it is about a follow-up, not the first run."""
+
+    task: Task
+    """The task at that time."""
+
+    text: str
+    """Full text, for people."""
+
+    title: str
+    """First line of `text`, as in `[BACKGROUND TASK FAILED] 3f2a9c1e exited with code 2, after 3m 10s:
+    "build"`. A long description is shortened in the middle.
+    """
+
+
+class Notice(_Notice, total=False):
+    """A notification about a task."""
+
+    active: int
+    """Number of other tasks of the parent session that are `pending`, `running` or `resumed`. Missing
+    if the task has no parent session.
+    """
+
+    duration_ms: int
+    """Run time in milliseconds."""
+
+    result: NoticeResult
+    """The agent's answer, or the command's output; for a failed command the end of its output."""
+
+
 class NoticeResult(TypedDict):
     """The result in a notice, truncated if necessary."""
 
@@ -1939,7 +2013,9 @@ class OutputResult(TypedDict):
     """
 
     offset: int
-    """Start of `data`: the requested offset, or the end of a dropped part."""
+    """Start of `data`: the requested offset, the end of a dropped part that it is in, or the end of
+    the output if that is before it.
+    """
 
     task: Task
     """The task, with its progress."""
@@ -2019,6 +2095,11 @@ class _ReloadResult(TypedDict):
 
 class ReloadResult(_ReloadResult, total=False):
     """Result of `daemon.reload`."""
+
+    cleared: int
+    """Number of finished tasks that a durable daemon now clears, with their output, as they exceed the
+    limits: `[history]`, or three quarters of `limits.tasks` or `limits.memory`.
+    """
 
     defaulted: list[str]
     """Those of the changed keys that are back to their default, or were removed with their table.
@@ -2152,7 +2233,7 @@ class Retry(_Retry, total=False):
 
     delay_ms: Optional[int]
     """Maximum delay before the second attempt, in milliseconds; doubles with each attempt. The actual
-    delay is random, from 0 up to that maximum. Default 1000.
+    delay is random, from 0 up to that maximum. Default 1000, or `max_delay_ms` if that is lower.
     """
 
     max_delay_ms: Optional[int]
@@ -2377,7 +2458,7 @@ class SubmitParams(TypedDict, total=False):
     """Idempotency key: the same key in the same parent session returns the same task."""
 
     on: Optional[str]
-    """Name of the executor that runs the task elsewhere. Default: this machine."""
+    """Name of the executor that runs the task; `local`, the default, is this machine."""
 
     priority: Optional[int]
     """Priority within its group, -100 to 100. Default 0; higher starts first."""
@@ -2526,7 +2607,9 @@ class _Task(TypedDict):
     """Time of submission."""
 
     cwd: OsText
-    """Folder it runs in."""
+    """Folder it runs in; `~`, which is no path, for a task on another machine that runs in the home
+    there.
+    """
 
     description: str
     """Description given on submit, else the command."""
@@ -2625,7 +2708,10 @@ class Task(_Task, total=False):
     """Group it runs in. Omitted for `default`."""
 
     key: str
-    """Its idempotency key within its parent session."""
+    """Its idempotency key within its parent session, as its client gave it. Absent if the client made
+    it up: `auto:` and a UUID; and of a task that `task.rerun` submitted, as that key is the
+    request's.
+    """
 
     on: str
     """Name of the executor that runs it elsewhere. Missing: it runs on this machine."""

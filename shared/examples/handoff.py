@@ -26,11 +26,17 @@ def show(data):
     sys.stdout.buffer.flush()
 
 
+def session():
+    """Returns the key of this terminal's session, so that the end is reported here; None without a terminal."""
+    key = subprocess.run(["bgctl", "session", "key"], capture_output=True, text=True, check=False)
+    return key.stdout.strip() or None
+
+
 def hand_over(child, description, streams):
     """Gives a running child to the daemon; `streams` are pairs of a kind and a descriptor."""
     pidfd = os.pidfd_open(child.pid)
     params = {"pid": child.pid, "description": description, "argv": child.args,
-              "streams": [kind for kind, _ in streams]}
+              "session": session(), "streams": [kind for kind, _ in streams]}
     line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "task.handoff", "params": params})
     subprocess.run(["bgctl", "daemon", "start"], stdout=subprocess.DEVNULL, check=True)
     with socket.socket(socket.AF_UNIX) as daemon:

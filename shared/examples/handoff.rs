@@ -9,8 +9,8 @@ use std::process::{Command, ExitCode, Stdio};
 
 use bgd_shared::client::{Client, ClientError};
 use bgd_shared::error::ErrorKind;
-use bgd_shared::handoff::hand_over;
-use bgd_shared::request::HandoffStream;
+use bgd_shared::handoff::{hand_over_as, params};
+use bgd_shared::request::{HandoffParams, HandoffStream};
 use bgd_shared::socket::SocketPath;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -36,7 +36,8 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
 
     let mut pipe = out.into_inner();
     let streams = [(HandoffStream::Stdout, pipe.as_fd())];
-    match hand_over(&mut daemon, &child, &command.join(" "), &streams) {
+    let params = HandoffParams { session: session(), ..params(&child, &command.join(" ")) };
+    match hand_over_as(&mut daemon, &child, params, &streams) {
         Ok(given) => {
             writeln!(screen, "{}", given.message)?;
             Ok(ExitCode::SUCCESS)
@@ -48,4 +49,11 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// Returns the key of this terminal's session, so that the end is reported here; `None` without a terminal.
+fn session() -> Option<String> {
+    let key = Command::new("bgctl").args(["session", "key"]).stderr(Stdio::null()).output().ok()?.stdout;
+    let key = String::from_utf8(key).ok()?.trim().to_owned();
+    Some(key).filter(|key| !key.is_empty())
 }

@@ -85,8 +85,9 @@ pub struct AnswerParams {
     pub id: TaskRef,
     /// Number of the question, from `progress.needs_input.request`.
     pub request: u64,
-    /// Id of one of the question's options.
-    pub option: String,
+    /// Id of one of the question's options; without it, the request is denied even if no option does that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub option: Option<String>,
 }
 
 /// Params of `agent.list`.
@@ -154,7 +155,7 @@ impl Continuation {
     }
 }
 
-/// Result of starting an agent.
+/// Result of checking an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AgentCheck {

@@ -39,7 +39,7 @@ pub struct Note {
     /// Its current phase.
     #[serde(default)]
     pub phase: Phase,
-    /// Id of this run of the daemon.
+    /// Id of the daemon, which a durable one keeps across restarts.
     #[serde(default)]
     pub instance: String,
     /// Its socket.
@@ -121,6 +121,17 @@ impl Holder {
     pub fn state(&self) -> Option<State> {
         proc::state(self.pid).map(State)
     }
+
+    /// Reports whether its process works: it runs, waits for a disk, or has used the CPU since it had used it for
+    /// `before` ([`proc::cpu_ticks`]). A process that works may be carrying out a request.
+    pub fn is_working(&self, before: Option<u64>) -> bool {
+        let has_run = || before.zip(proc::cpu_ticks(self.pid)).is_some_and(|(before, now)| now > before);
+        match self.state() {
+            Some(State('R' | 'D')) => true,
+            Some(State('T' | 't' | 'Z' | 'X')) | None => false,
+            Some(State(_)) => has_run(),
+        }
+    }
 }
 
 /// The state of a process: a letter of proc(5).
@@ -179,6 +190,16 @@ mod tests {
         assert_eq!(Note::read(&path), note);
         std::fs::write(&path, "{\"phase\":\"dancing\"}").unwrap();
         assert_eq!(Note::read(&path), Note::default(), "of a newer daemon");
+    }
+
+    #[test]
+    fn running_process_works_and_a_missing_one_does_not() {
+        let of = |pid| Holder { pid, note: Note::default() };
+        let me = std::process::id().cast_signed();
+        // Each look takes some CPU time.
+        while proc::cpu_ticks(me) == Some(0) {}
+        assert!(of(me).is_working(Some(0)), "it has used the CPU since");
+        assert!(!of(-1).is_working(Some(0)), "there is no such process");
     }
 
     #[test]

@@ -182,6 +182,19 @@ impl schemars::JsonSchema for TaskRef {
     }
 }
 
+/// Prefix of the idempotency keys that a program makes up.
+const MADE_UP: &str = "auto:";
+
+/// Makes up an idempotency key for a request that its user gave none, so that it can be sent again.
+pub fn made_up_key() -> String {
+    format!("{MADE_UP}{}", TaskId::random())
+}
+
+/// Reports whether a program made up this idempotency key: its user has never seen it.
+pub fn is_made_up_key(key: &str) -> bool {
+    key.strip_prefix(MADE_UP).is_some_and(|id| id.parse::<TaskId>().is_ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,6 +220,14 @@ mod tests {
         let id = TaskId::random();
         let text = id.to_string().replace('-', "");
         assert_eq!(text.parse::<TaskRef>().unwrap().exact(), Some(id));
+    }
+
+    #[test]
+    fn made_up_key_differs_from_one_that_a_user_gave() {
+        assert!(is_made_up_key(&made_up_key()));
+        for key in ["build-42", "auto:build", &TaskId::random().to_string()] {
+            assert!(!is_made_up_key(key), "{key}");
+        }
     }
 
     #[test]

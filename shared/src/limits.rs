@@ -106,8 +106,9 @@ pub const LABEL_BYTES: usize = 4096;
 /// Maximum number of tags of one task.
 pub const TAGS: usize = 64;
 
-/// Maximum time limit, grace period or timeout in milliseconds: about 100 years.
-pub const DURATION_MS: u64 = 100 * 365 * 24 * 3600 * 1000;
+/// Maximum time limit, grace period or timeout in milliseconds: 100 years, with leap days, as in `100 years` when it is
+/// parsed.
+pub const DURATION_MS: u64 = 36_525 * 24 * 3600 * 1000;
 
 /// Maximum number of items in an answer to `inbox.read`.
 pub const INBOX_PAGE: usize = 1000;

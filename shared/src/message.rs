@@ -59,26 +59,31 @@ fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<R
 pub fn parse_request(line: &[u8]) -> Result<Request<'_>, RpcError> {
     let request: Request<'_> = match strict::from_slice(line) {
         Ok(request) => request,
-        // For a line such as `{}}`, serde reports the incomplete object before the trailing characters.
-        Err(error) if error.is_data() && serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok() => {
-            let text = std::str::from_utf8(line).unwrap_or_default();
-            let why = params::explain::<Request<'_>>(text, "it", "a request");
-            let message = format!("not a JSON-RPC request: {why}");
-            return Err(RpcError::new(ErrorKind::InvalidRequest, message)
-                .hint(r#"send one object per line: {"jsonrpc":"2.0","id":1,"method":"…","params":{…}}"#));
-        }
-        Err(error) => {
-            return Err(RpcError::new(ErrorKind::ParseError, format!("not JSON: {error}"))
-                .hint("send one JSON object per line, in UTF-8"));
-        }
+        Err(error) => return Err(no_request(line, &error)),
     };
-    if request.jsonrpc != "2.0" {
-        return Err(RpcError::new(
-            ErrorKind::InvalidRequest,
-            format!("`jsonrpc` is {:?}, not \"2.0\"", request.jsonrpc),
-        ));
+    let why = match &*request.jsonrpc {
+        "2.0" => return Ok(request),
+        "" => "`jsonrpc` is missing or empty: it must be \"2.0\"".to_owned(),
+        other => format!("`jsonrpc` is {other:?}, not \"2.0\""),
+    };
+    Err(RpcError::new(ErrorKind::InvalidRequest, why))
+}
+
+/// Returns the error for a line that is not JSON or not a request.
+fn no_request(line: &[u8], error: &serde_json::Error) -> RpcError {
+    // For a line such as `{}}` or `[[[`, serde reports the wrong object before what makes it no JSON.
+    let broken = serde_json::from_slice::<serde::de::IgnoredAny>(line).err();
+    if let (true, None, Ok(text)) = (error.is_data(), &broken, std::str::from_utf8(line)) {
+        let why = params::explain::<Request<'_>>(text, "it", "a request");
+        return RpcError::new(ErrorKind::InvalidRequest, format!("not a JSON-RPC request: {why}"))
+            .hint(r#"send one object per line: {"jsonrpc":"2.0","id":1,"method":"…","params":{…}}"#);
     }
-    Ok(request)
+    let why = match (&broken, std::str::from_utf8(line)) {
+        (None, Err(_)) => "a string in it is not UTF-8".to_owned(),
+        (broken, _) => broken.as_ref().unwrap_or(error).to_string(),
+    };
+    RpcError::new(ErrorKind::ParseError, format!("not JSON: {why}"))
+        .hint("send one JSON object per line, in UTF-8")
 }
 
 #[derive(Serialize)]
@@ -158,6 +163,26 @@ mod tests {
         #[test]
         fn arbitrary_line_never_panics(line: Vec<u8>) {
             let _ = parse_request(&line);
+        }
+    }
+
+    #[test]
+    fn malformed_requests_are_explained_without_names_of_types() {
+        for (line, message) in [
+            (&*"[".repeat(5000), "not JSON: EOF while parsing a list at line 1 column 5000"),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"hello"}"#,
+                "not a JSON-RPC request: `id` of a request is given twice",
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":null,"method":"hello"}"#,
+                "not a JSON-RPC request: `id` of a request must be a number or a string",
+            ),
+            (r#"{"id":1,"method":"hello"}"#, "`jsonrpc` is missing or empty: it must be \"2.0\""),
+            (r#"{"jsonrpc":"1.0","method":"hello"}"#, "`jsonrpc` is \"1.0\", not \"2.0\""),
+            ("[]", "not a JSON-RPC request: it must be an object, not an array"),
+        ] {
+            assert_eq!(parse_request(line.as_bytes()).unwrap_err().message, message);
         }
     }
 

@@ -98,7 +98,7 @@ pub struct NoticeResult {
 pub enum Part {
     /// The whole result.
     All,
-    /// The beginning, for an agent's answer.
+    /// The beginning, for an agent's answer. Never sent.
     Beginning,
     /// The end, for a command's output.
     End,

@@ -170,7 +170,7 @@ pub struct Retry {
     /// Maximum number of retries, 1 to 1000.
     pub times: u32,
     /// Maximum delay before the second attempt, in milliseconds; doubles with each attempt. The actual delay is random,
-    /// from 0 up to that maximum. Default 1000.
+    /// from 0 up to that maximum. Default 1000, or `max_delay_ms` if that is lower.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<u64>,
     /// Upper limit of the delay, in milliseconds. Default 300000, or `delay_ms` if that is higher.
@@ -210,6 +210,10 @@ pub struct Group {
     pub paused: bool,
     /// Number of pending tasks.
     pub pending: u64,
+    /// Number of pending tasks that take more slots than the group has, as `slots` was lowered after they were
+    /// submitted. Each starts once no other task of the group has slots, and then has all its slots.
+    #[serde(default, skip_serializing_if = "crate::task::is_zero")]
+    pub oversized: u64,
     /// Number of tasks that have started and not ended.
     pub running: u64,
     /// Number of tasks that have ended.

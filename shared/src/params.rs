@@ -60,12 +60,22 @@ pub(crate) fn explain<'a, T: Deserialize<'a>>(text: &'a str, whole: &str, owner:
             param => format!("`{param}` of {owner} needs `{field}`"),
         };
     }
+    if let Some(field) = message.strip_prefix("duplicate field `").and_then(|rest| rest.strip_suffix('`')) {
+        return match parent(&param, field) {
+            "" => format!("`{field}` of {owner} is given twice"),
+            parent => format!("`{parent}.{field}` of {owner} is given twice"),
+        };
+    }
     let subject = match param.as_str() {
         "" => whole.to_owned(),
         param => format!("`{param}` of {owner}"),
     };
+    if let Some((found, known)) = unknown_word(&message) {
+        return format!("{subject}: {:?} is not {known}", shortened(found));
+    }
     match mismatch(&message) {
         Some((found, expected)) => format!("{subject} must be {expected}, not {found}"),
+        None if message.starts_with("must be ") => format!("{subject} {message}"),
         None => format!("{subject}: {}", truncated(&message, 4 * MAX_REPEATED)),
     }
 }
@@ -105,6 +115,12 @@ fn parent<'a>(param: &'a str, unknown: &str) -> &'a str {
 fn unknown_field(message: &str) -> Option<(&str, &str)> {
     let rest = message.strip_prefix("unknown field `")?;
     rest.split_once("`, expected ").or_else(|| Some((rest.strip_suffix("`, there are no fields")?, "")))
+}
+
+/// Returns the word that an enumeration does not have, and serde's list of those that it has: "one of", or one or two
+/// of them.
+fn unknown_word(message: &str) -> Option<(&str, &str)> {
+    message.strip_prefix("unknown variant `")?.rsplit_once("`, expected ")
 }
 
 fn nearest<'a>(unknown: &str, known: &'a str) -> Option<&'a str> {
@@ -166,7 +182,7 @@ fn shortened(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{BlockParams, HelloParams, IdParams, SubmitParams};
+    use crate::request::{BlockParams, ExitParams, HelloParams, IdParams, SubmitParams};
 
     fn error_of<P: for<'a> Deserialize<'a>>(method: &str, params: &str) -> String {
         let raw: Box<RawValue> = serde_json::from_str(params).unwrap();
@@ -221,6 +237,19 @@ mod tests {
                 "`pty` of task.submit has no field `row`; did you mean `rows`?",
             ),
             (r#"{"argv":["ls"],"pty":{"cols":1}}"#, "`pty` of task.submit needs `rows`"),
+            (r#"{"argv":["ls"],"argv":["ls"]}"#, "`argv` of task.submit is given twice"),
+            (
+                r#"{"argv":["ls"],"restart":"x"}"#,
+                "`restart` of task.submit: \"x\" is not `on_failure` or `always`",
+            ),
+            (
+                r#"{"argv":["ls"],"after":[{"id":"3f2a","condition":"x"}]}"#,
+                "`after[0].condition` of task.submit: \"x\" is not one of `ok`, `any`, `fail`, `start`, `ready`",
+            ),
+            (
+                r#"{"argv":["ls"],"start_at":"x"}"#,
+                "`start_at` of task.submit must be a time as in RFC 3339, such as \"2026-11-29T08:30:00Z\", not the string \"x\"",
+            ),
         ] {
             let said = submit(params);
             assert!(
@@ -232,6 +261,22 @@ mod tests {
         let message = error_of::<BlockParams>("task.block", r#"{"ids":["zz"]}"#);
         assert!(message.starts_with("`ids[0]` of task.block: \"zz\" is not a task id"), "{message}");
         assert!(!message.contains("line 1"), "{message}");
+    }
+
+    #[test]
+    fn errors_of_exit_say_what_it_must_be() {
+        let exit =
+            |exit: &str| error_of::<ExitParams>("task.exit", &format!(r#"{{"id":"3f2a","exit":{exit}}}"#));
+        let must = "`exit` of task.exit must be an object with one of `code`, `signal` and `unknown`";
+        for (text, found) in [
+            ("{}", "an empty object"),
+            ("5", "the number 5"),
+            ("null", "null"),
+            (r#"{"code":1,"signal":2}"#, "one with several members"),
+        ] {
+            assert_eq!(exit(text), format!("{must}, not {found}"));
+        }
+        assert!(exit(r#"{"cod":1}"#).contains("\"cod\" is not one of `code`, `signal`, `unknown`"));
     }
 
     #[test]

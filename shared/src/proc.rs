@@ -210,6 +210,12 @@ pub fn state(pid: i32) -> Option<char> {
     first.living(pid).unwrap_or(first).state()
 }
 
+/// Returns the CPU time that a process has used, in clock ticks. `None` if it does not exist or is hidden.
+pub fn cpu_ticks(pid: i32) -> Option<u64> {
+    let stat = ProcessStat::of(pid)?;
+    Some(stat.field::<u64>(14)? + stat.field::<u64>(15)?)
+}
+
 /// Flag of an exiting thread (`PF_EXITING`): its descriptors may be closed already.
 const EXITING: u64 = 4;
 

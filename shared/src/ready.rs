@@ -284,7 +284,7 @@ impl Serialize for Ready {
 impl<'de> Deserialize<'de> for Ready {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        Self::read(&text).map_err(|error| serde::de::Error::custom(format!("`ready`: {error}")))
+        Self::read(&text).map_err(serde::de::Error::custom)
     }
 }
 

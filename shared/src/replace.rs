@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,25 +14,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// # Errors
 /// The system's, such as a full disk; then the old file stays.
 pub fn replace(path: &Path, mode: u32, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-    static DRAFTS: AtomicU64 = AtomicU64::new(0);
-    // Hidden, since other programs may search for files whose names begin like this one.
-    let mut name = OsString::from(".");
-    name.push(path.file_name().ok_or(io::ErrorKind::InvalidFilename)?);
-    name.push(format!(".{}-{}.new", process::id(), DRAFTS.fetch_add(1, Ordering::Relaxed)));
-    let draft = path.with_file_name(name);
-    let written = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(mode)
-        .open(&draft)
-        .and_then(|mut file| write(&mut file))
-        .and_then(|()| fs::rename(&draft, path));
+    let (draft, mut file) = draft(path, mode)?;
+    let written = write(&mut file).and_then(|()| fs::rename(&draft, path));
     if written.is_err() {
         // A partial file is useless, and may occupy the last free space of the disk.
         let _ = fs::remove_file(draft);
     }
     written
+}
+
+/// Creates an empty file beside another one. The draft of another process may have the same name: of one with the same
+/// pid, in another container or on another machine with this folder, or of one that was killed.
+fn draft(path: &Path, mode: u32) -> io::Result<(PathBuf, File)> {
+    static DRAFTS: AtomicU64 = AtomicU64::new(0);
+    loop {
+        // Hidden, since other programs may search for files whose names begin like this one.
+        let mut name = OsString::from(".");
+        name.push(path.file_name().ok_or(io::ErrorKind::InvalidFilename)?);
+        name.push(format!(".{}-{}.new", process::id(), DRAFTS.fetch_add(1, Ordering::Relaxed)));
+        let draft = path.with_file_name(name);
+        match OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            opened => return opened.map(|file| (draft, file)),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -56,6 +61,28 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"second");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no draft is left");
+    }
+
+    #[test]
+    fn draft_of_another_process_with_the_same_pid_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("note");
+        let (first, _) = draft(&path, 0o600).unwrap();
+        let number: u64 = {
+            let name = first.file_name().unwrap().to_str().unwrap().strip_suffix(".new").unwrap();
+            name.rsplit_once('-').unwrap().1.parse().unwrap()
+        };
+        fs::remove_file(&first).unwrap();
+        // Other tests of this process draw numbers meanwhile.
+        let others: Vec<_> = (number + 1..number + 1000)
+            .map(|next| folder.path().join(format!(".note.{}-{next}.new", process::id())))
+            .collect();
+        for other in &others {
+            fs::write(other, b"theirs").unwrap();
+        }
+        replace(&path, 0o600, |file| file.write_all(b"ours")).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"ours");
+        assert!(others.iter().all(|other| fs::read(other).unwrap() == b"theirs"));
     }
 
     #[test]

@@ -8,6 +8,8 @@
 //!
 //! Only emoji keep their joiners and selectors, as they may consist of several characters.
 
+mod times;
+
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io;
@@ -22,17 +24,10 @@ use crate::consumption::{AgentUsage, Cost, PlanStep, StepStatus};
 use crate::titles::TitleFilter;
 use crate::usage::Usage;
 
+pub use times::{duration, elapsed, elapsed_changes_in};
+
 /// Replacement for characters that are not shown.
 const REPLACED: char = char::REPLACEMENT_CHARACTER;
-
-/// Quotes a word so that a shell takes it literally, even if an agent has chosen it.
-pub fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/@%+=,".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
 
 /// Removes terminal escape sequences, such as those of colours, and the titles of windows from a line.
 pub fn without_escapes(line: &[u8]) -> Cow<'_, [u8]> {
@@ -103,32 +98,6 @@ pub fn shortened_with(text: &str, most: usize, sign: &str) -> String {
     let at = out.char_indices().nth(front).map_or(out.len(), |(at, _)| at);
     out.insert_str(at, sign);
     out
-}
-
-/// Formats a duration in milliseconds, for limits and other settings. Exact to the millisecond below one minute.
-pub fn duration(ms: u64) -> String {
-    let (hours, minutes, seconds) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60);
-    match (hours, minutes, seconds, ms % 1000) {
-        (0, 0, 0, millis) => format!("{millis}ms"),
-        (0, 0, seconds, 0) => format!("{seconds}s"),
-        (0, 0, seconds, millis) => format!("{seconds}.{millis:03}s"),
-        (0, minutes, 0, _) => format!("{minutes}m"),
-        (0, minutes, seconds, _) => format!("{minutes}m {seconds}s"),
-        (hours, 0, 0, _) => format!("{hours}h"),
-        (hours, minutes, _, _) => format!("{hours}h {minutes}m"),
-    }
-}
-
-/// Formats an elapsed time in milliseconds, for lists and notices, with at most two units.
-pub fn elapsed(ms: u64) -> String {
-    let seconds = ms / 1000;
-    match seconds {
-        0 => format!("{}.{}s", seconds, ms % 1000 / 100),
-        1..=59 => format!("{seconds}s"),
-        60..=3_599 => format!("{}m {:02}s", seconds / 60, seconds % 60),
-        3_600..=86_399 => format!("{}h {:02}m", seconds / 3_600, seconds % 3_600 / 60),
-        _ => format!("{}d {:02}h", seconds / 86_400, seconds % 86_400 / 3_600),
-    }
 }
 
 /// Formats a number of things: `1 task`, `2 tasks`.
@@ -523,32 +492,6 @@ mod tests {
             prop_assert!(!String::from_utf8(bytes.clone()).unwrap().contains(is_hidden));
             prop_assert_eq!(serde_json::from_slice::<String>(&bytes).unwrap(), text);
         }
-    }
-
-    #[test]
-    fn durations_are_shown_briefly_without_loss() {
-        let cases = [
-            (250, "250ms"),
-            (1000, "1s"),
-            (1500, "1.500s"),
-            (60_000, "1m"),
-            (90_000, "1m 30s"),
-            (3_600_000, "1h"),
-            (5_400_000, "1h 30m"),
-        ];
-        for (ms, text) in cases {
-            assert_eq!(duration(ms), text);
-        }
-    }
-
-    #[test]
-    fn elapsed_times_have_at_most_two_units() {
-        let shown: Vec<_> = [0, 940, 1_000, 59_999, 60_000, 3_599_000, 3_600_000, 86_399_000, 90_000_000]
-            .map(elapsed)
-            .into_iter()
-            .collect();
-        assert_eq!(shown, ["0.0s", "0.9s", "1s", "59s", "1m 00s", "59m 59s", "1h 00m", "23h 59m", "1d 01h"]);
-        assert!(elapsed(u64::MAX).ends_with('h'));
     }
 
     #[test]

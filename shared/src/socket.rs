@@ -27,7 +27,7 @@ pub enum SocketError {
     #[error("the socket path {} has {} bytes, at most {PATH_BYTES} fit; set BGD_SOCKET to a shorter one", .0.display(), .0.as_os_str().len())]
     PathTooLong(PathBuf),
     /// A relative path would name a different socket in each folder.
-    #[error("the socket path {} is not absolute; set BGD_SOCKET to an absolute path", .0.display())]
+    #[error("the socket path {} is not absolute: begin it with a slash, in --socket or BGD_SOCKET", .0.display())]
     NotAbsolute(PathBuf),
     /// The folder is a symbolic link, which another user may have placed.
     #[error("{} is a symbolic link; remove it, or set BGD_SOCKET to a path in a folder of your own", .0.display())]

@@ -1,6 +1,6 @@
 //! Facts about OpenSSH's client, `ssh`: its options, its shared connections, its messages.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The maximum length of a control socket's path, in bytes: ssh appends 17 characters while it creates the socket, and
 /// 107 fit.
@@ -37,12 +37,17 @@ pub fn can_be_control_path(path: &Path) -> bool {
     bytes.len() <= CONTROL_PATH_BYTES && !bytes.contains(&b'%')
 }
 
+/// Returns the ssh client that bgctl runs: `$BGD_SSH`, else the one in PATH.
+pub fn program() -> PathBuf {
+    std::env::var_os("BGD_SSH").filter(|path| !path.is_empty()).unwrap_or_else(|| "ssh".into()).into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn r145_refusals_of_ssh_are_told_from_passing_troubles() {
+    fn r145_refusals_of_ssh_are_distinguished_from_passing_troubles() {
         for message in [
             "me@far: Permission denied (publickey).",
             "Host key verification failed.",

@@ -304,7 +304,8 @@ pub struct Task {
     /// Channel for notifications.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<String>,
-    /// Its idempotency key within its parent session.
+    /// Its idempotency key within its parent session, as its client gave it. Absent if the client made it up: `auto:`
+    /// and a UUID; and of a task that `task.rerun` submitted, as that key is the request's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// Maximum time of each run, in milliseconds.
@@ -328,7 +329,7 @@ pub struct Task {
     /// Tags chosen by the submitter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// Folder it runs in.
+    /// Folder it runs in; `~`, which is no path, for a task on another machine that runs in the home there.
     pub cwd: OsText,
     /// Process id of its main process, once started; for an agent task, that of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -83,7 +83,9 @@ impl Serialize for Timestamp {
 impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        text.parse().map_err(de::Error::custom)
+        // The parser's own words describe its grammar, but do not name the format.
+        let wanted = "a time as in RFC 3339, such as \"2026-11-29T08:30:00Z\"";
+        text.parse().map_err(|_| de::Error::invalid_value(de::Unexpected::Str(&text), &wanted))
     }
 }
 

@@ -73,16 +73,20 @@ pub struct Unresponsive {
     /// Its socket, if known.
     pub socket: Option<PathBuf>,
     /// The process that holds its lock, if it can be found.
-    pub holder: Option<Holder>,
+    pub holder: Option<Box<Holder>>,
     /// How long it has been silent.
     pub after: Duration,
+    /// Whether its process works nevertheless. It may still carry out the request.
+    pub is_working: bool,
 }
 
 impl Unresponsive {
-    /// Describes the daemon behind this socket, silent for `after`.
-    pub fn new(socket: Option<&SocketPath>, after: Duration) -> Self {
-        let holder = socket.and_then(holder::of);
-        Self { socket: socket.map(|socket| socket.as_path().to_owned()), holder, after }
+    /// Describes the daemon behind this socket, silent for `after`. `cpu` is the CPU time that it had used at some time
+    /// in between, in ticks.
+    pub fn new(socket: Option<&SocketPath>, after: Duration, cpu: Option<u64>) -> Self {
+        let holder = socket.and_then(holder::of).map(Box::new);
+        let is_working = holder.as_ref().is_some_and(|holder| holder.is_working(cpu));
+        Self { socket: socket.map(|socket| socket.as_path().to_owned()), holder, after, is_working }
     }
 }
 
@@ -95,7 +99,8 @@ impl fmt::Display for Unresponsive {
             write!(f, "at {} ", socket.display())?;
         }
         write!(f, "does not answer: no data from it for {} s", self.after.as_secs())?;
-        match self.holder.as_ref().and_then(Holder::state) {
+        match self.holder.as_ref().and_then(|holder| holder.state()) {
+            Some(state) if self.is_working && state.0 != 'D' => write!(f, "; it is busy (state {})", state.0),
             Some(state) => write!(f, "; it {state}"),
             None => Ok(()),
         }
@@ -148,7 +153,7 @@ fn open_checked(socket: &SocketPath, at_most: Duration) -> Result<Stream, Connec
             Ok(stream)
         }
         // The backlog is full, and the daemon has accepted nothing within that time.
-        Err(Errno::EAGAIN) => Err(ConnectError::NoAnswer(Unresponsive::new(Some(socket), at_most))),
+        Err(Errno::EAGAIN) => Err(ConnectError::NoAnswer(Unresponsive::new(Some(socket), at_most, None))),
         Err(errno) => Err(ConnectError::no_daemon(socket, errno.into())),
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::fs;
+use std::time::Duration;
 
 use bgd_shared::client::ClientError;
 use bgd_shared::error::RpcError;
@@ -62,6 +63,17 @@ impl TestDaemon {
     #[track_caller]
     pub fn submit_shell(&self, line: &str) -> TaskId {
         self.submit_with(&SubmitParams { shell: Some(line.into()), ..self.params() }).id
+    }
+
+    /// Waits this long for a task that does not end meanwhile. Starts no process, so that it takes hardly longer.
+    #[track_caller]
+    pub fn block_for(&self, id: TaskId, time: Duration) {
+        let params = BlockParams {
+            ids: vec![id.into()],
+            timeout_ms: u64::try_from(time.as_millis()).ok(),
+            ..BlockParams::default()
+        };
+        assert!(self.client().call::<TaskBlock>(&params).expect("task.block").timed_out);
     }
 
     /// Runs `bgctl submit` with these arguments, and returns the task.

@@ -229,10 +229,10 @@ fn shown(content: &str) -> Result<String, &'static str> {
 
 fn unescaped(text: &str) -> Result<String, &'static str> {
     let mut shown = String::new();
-    let mut letters = text.chars();
-    while let Some(letter) = letters.next() {
+    let mut chars = text.chars();
+    while let Some(letter) = chars.next() {
         match letter {
-            '\\' => match letters.next() {
+            '\\' => match chars.next() {
                 Some(escaped) if escaped.is_ascii_punctuation() => shown.push(escaped),
                 _ => return Err("only a sign can be escaped"),
             },

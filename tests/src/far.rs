@@ -214,6 +214,12 @@ impl Far {
         &self.here
     }
 
+    /// Returns lines of a configuration: another executor, `second`, that leads to the same machine as `far`.
+    pub fn second_executor(&self) -> String {
+        let ssh = self.path("ssh");
+        format!("[executors.second]\ntype = \"ssh\"\nhost = \"{HOST}\"\nssh = \"{}\"\n", ssh.display())
+    }
+
     /// Writes the configuration of this machine's daemon.
     #[track_caller]
     pub fn configure_here(&self, more: &str) {

@@ -67,8 +67,8 @@ impl ToolResult {
 
     /// Returns the ids of the tasks that the head of the result reports.
     pub fn reported_ids(&self) -> Vec<String> {
-        let told = self.content["told"].as_array().into_iter().flatten();
-        told.map(|news| news["task_id"].as_str().unwrap_or_default().to_owned()).collect()
+        let reports = self.content["told"].as_array().into_iter().flatten();
+        reports.map(|news| news["task_id"].as_str().unwrap_or_default().to_owned()).collect()
     }
 
     /// Returns the text above the separator line; empty without one.
@@ -250,17 +250,17 @@ impl Mcp {
     /// Calls a tool, which must succeed.
     #[track_caller]
     pub fn done(&mut self, name: &str, arguments: &Value) -> ToolResult {
-        let told = self.call(name, arguments);
-        assert!(!told.is_error, "{}", told.text);
-        told
+        let result = self.call(name, arguments);
+        assert!(!result.is_error, "{}", result.text);
+        result
     }
 
     /// Calls a tool, which must fail, and returns the error text.
     #[track_caller]
     pub fn error(&mut self, name: &str, arguments: &Value) -> String {
-        let told = self.call(name, arguments);
-        assert!(told.is_error, "{}", told.text);
-        told.text
+        let result = self.call(name, arguments);
+        assert!(result.is_error, "{}", result.text);
+        result.text
     }
 
     #[track_caller]

@@ -164,9 +164,9 @@ fn ctrl_b() -> String {
     shell.wait_line("$ git comm");
     let mut picture = Picture::of(shell.emulated());
     rename(&mut picture, &[id]);
-    let told = (0..picture.height()).map(|row| picture.line(row)).find(|line| line.starts_with("[BACK"));
-    let time = told.as_deref().and_then(|told| told.split_once(" in ")?.1.split_once(':'));
-    let (time, _) = time.unwrap_or_else(|| panic!("no time in {told:?}"));
+    let notice = (0..picture.height()).map(|row| picture.line(row)).find(|line| line.starts_with("[BACK"));
+    let time = notice.as_deref().and_then(|line| line.split_once(" in ")?.1.split_once(':'));
+    let (time, _) = time.unwrap_or_else(|| panic!("no time in {notice:?}"));
     picture.replace(&format!(" in {time}:"), " in 1m 4s:");
     picture.trim();
     shell.type_keys("\x15");

@@ -57,7 +57,7 @@ impl TestDaemon {
 
     /// Submits a prompt for an agent in a new session.
     #[track_caller]
-    pub fn tell(&self, agent: &str, prompt: &str) -> TaskId {
+    pub fn submit_prompt(&self, agent: &str, prompt: &str) -> TaskId {
         self.submit_with(&self.prompt_for(agent, prompt)).id
     }
 }

@@ -184,8 +184,8 @@ fn doubtful_success_is_marked_suspect_in_list_status_and_inbox() {
         assert!(listed.lines().next().unwrap().contains("completed (suspect)"), "{listed}");
         let page = daemon.run(&["status", &id]).success().stdout_text();
         assert!(page.contains(&format!("suspect:     {suspect}")), "{page}");
-        let told = daemon.run(&["inbox", "--session", "s", "--ack"]).success().stdout_text();
-        assert!(told.contains("(suspect)") && told.contains(why), "{told}");
+        let stdout = daemon.run(&["inbox", "--session", "s", "--ack"]).success().stdout_text();
+        assert!(stdout.contains("(suspect)") && stdout.contains(why), "{stdout}");
     }
     assert_eq!(daemon.completed("say There is no error here").suspect, None);
     let id = daemon.completed("say Error: x").id;

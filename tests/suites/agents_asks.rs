@@ -18,7 +18,7 @@ const ASK: &str = "permissions = \"ask\"";
 
 #[track_caller]
 fn answer(daemon: &FakeDaemon, id: TaskId, request: u64, option: &str) -> Result<Task, RpcError> {
-    let params = AnswerParams { id: id.into(), request, option: option.to_owned() };
+    let params = AnswerParams { id: id.into(), request, option: Some(option.to_owned()) };
     match daemon.client().call::<AgentAnswer>(&params) {
         Ok(result) => Ok(result.task),
         Err(ClientError::Rpc(error)) => Err(error),
@@ -134,8 +134,8 @@ fn question_shows_actual_command_before_its_title() {
     let shown = daemon.run(&["status", &text, "--json"]).success().stdout_text();
     let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(shown["task"]["progress"]["needs_input"]["question"], question);
-    let told = daemon.run(&["inbox", "--session", "s"]).success().stdout_text();
-    assert!(told.contains("command: rm -rf build"), "{told}");
+    let stdout = daemon.run(&["inbox", "--session", "s"]).success().stdout_text();
+    assert!(stdout.contains("command: rm -rf build"), "{stdout}");
     answer(&daemon, id, 1, "reject-once").unwrap();
     let task = daemon.ends_as(id, Status::Completed);
     assert_eq!(task.progress.last_denied, None, "somebody decided that");
@@ -299,4 +299,33 @@ fn agent_descendants_cannot_answer_its_question() {
     answer(&daemon, id, 1, "reject-once").unwrap();
     daemon.ends_as(id, Status::Completed);
     assert_eq!(daemon.result(id), "denied");
+}
+
+#[test]
+fn agent_that_gives_up_names_who_denied() {
+    let daemon = FakeDaemon::start(&[], "");
+    let (_, error) = daemon.failed("ask May I?; stop cancelled");
+    assert!(error.contains("a permission was denied (permissions in [agents.fake])"), "{error}");
+    let daemon = FakeDaemon::start(&[], ASK);
+    let mut watch = daemon.watch();
+    let id = daemon.prompt("ask May I?; stop cancelled");
+    asked(&mut watch, id, 1);
+    answer(&daemon, id, 1, "reject-once").unwrap();
+    let error = daemon.ends_as(id, Status::Failed).error.unwrap();
+    assert_eq!(error, "the agent gave up when you denied a permission");
+}
+
+#[test]
+fn request_without_rejecting_option_can_be_denied() {
+    let daemon = FakeDaemon::start(&["--no-reject"], ASK);
+    let mut watch = daemon.watch();
+    let id = daemon.prompt("ask May I?; say \\n; ask And again?");
+    let kinds: Vec<_> = asked(&mut watch, id, 1).options.iter().map(|option| option.kind).collect();
+    assert_eq!(kinds, [OptionKind::AllowOnce, OptionKind::AllowAlways]);
+    let said = daemon.run(&["answer", &id.to_string(), "deny"]).success().stdout_text();
+    assert!(said.contains("answered question 1: denied"), "{said}");
+    asked(&mut watch, id, 2);
+    daemon.run(&["answer", &id.to_string(), "allow"]).success();
+    daemon.ends_as(id, Status::Completed);
+    assert_eq!(daemon.result(id), "denied\nallowed: allow-once");
 }

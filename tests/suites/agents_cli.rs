@@ -79,8 +79,8 @@ fn prompt_without_agent_goes_to_default_agent() {
     assert_eq!(daemon.task(id.parse().unwrap()).agent.as_deref(), Some("echo"));
     daemon.write_config("");
     daemon.run(&["daemon", "reload"]).success();
-    let told = daemon.run(&["submit", "--prompt", "x", "-d", "x"]).expect_code(2).stderr;
-    assert!(told.contains("default_agent") && told.contains("codex"), "{told}");
+    let stderr = daemon.run(&["submit", "--prompt", "x", "-d", "x"]).expect_code(2).stderr;
+    assert!(stderr.contains("default_agent") && stderr.contains("codex"), "{stderr}");
 }
 
 #[test]
@@ -105,9 +105,9 @@ fn dash_reads_prompt_from_standard_input() {
         (&vec![b'x'; 2_000_000], 70, "too long"),
     ] {
         let output = with_input(&daemon, &["resume", &id, "-"], input);
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{told}");
-        assert!(told.contains(part) && told.contains("hint: ") && output.stdout.is_empty(), "{told}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{stderr}");
+        assert!(stderr.contains(part) && stderr.contains("hint: ") && output.stdout.is_empty(), "{stderr}");
     }
     assert_eq!(daemon.task(id.parse().unwrap()).resume_count, 1, "what is refused changes nothing");
 }
@@ -221,8 +221,8 @@ fn missing_agent_program_is_reported_with_install_command() {
     refused(&daemon, &["submit", "--agent", "codex", "-d", "x", "hi"], 69, "agent_unavailable", &codex);
     let mine = ["\"mine\"", "no-such-program", "[agents.mine]"];
     refused(&daemon, &["submit", "--agent", "mine", "-d", "x", "hi"], 69, "agent_unavailable", &mine);
-    let told = daemon.run(&["agents", "codex"]).success().stdout_text();
-    let columns: Vec<&str> = told.trim_end().split('\t').collect();
+    let stdout = daemon.run(&["agents", "codex"]).success().stdout_text();
+    let columns: Vec<&str> = stdout.trim_end().split('\t').collect();
     assert_eq!(columns[2], "not installed: npm install -g @agentclientprotocol/codex-acp");
     assert_eq!(daemon.run(&["list", "-q"]).success().stdout, b"", "nothing was submitted");
 }
@@ -250,11 +250,12 @@ fn agents_verb_prints_columns_json_or_table() {
     assert!(checked.stderr.is_empty(), "{}", checked.stderr);
     let rows = checked.stdout_text();
     let rows: Vec<Vec<&str>> = rows.lines().map(|line| line.split('\t').collect()).collect();
-    let short: Vec<[&str; 2]> = rows.iter().map(|row| [row[0], row[4]]).collect();
+    let short: Vec<[&str; 3]> = rows.iter().map(|row| [row[0], row[2], row[4]]).collect();
+    let state = "found, not started";
     assert_eq!(
         short,
-        [["mem", "resume"], ["echo (default)", "no"]],
-        "as they were named, with what continues"
+        [["mem", state, "resume"], ["echo (default)", state, "no"]],
+        "as they were named, with what was checked and what continues"
     );
     let result: AgentListResult = daemon.run(&["--json", "agents", "mem"]).success().json();
     let program = result.agents[0].program.as_ref().map(|file| file.to_string_lossy().into_owned());

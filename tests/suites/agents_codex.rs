@@ -102,7 +102,7 @@ fn permission_requests_are_denied_allowed_or_passed_to_user() {
     real.daemon.run(&["answer", &id, "--wait"]).success();
     real.daemon.run(&["answer", &id, "deny"]).success();
     let why = real.failed(id.parse().unwrap());
-    assert!(why.contains("a permission was denied"), "{why}");
+    assert!(why.contains("you denied a permission"), "{why}");
     assert!(!real.daemon.home().join("made").exists());
     let id = real.submit_to("allow", &[], &order);
     real.completed(id);

@@ -107,9 +107,9 @@ fn wrong_files() -> Vec<(String, &'static [&'static str])> {
 }
 
 #[track_caller]
-fn names(told: &str, file: &Path, parts: &[&str]) {
+fn names(message: &str, file: &Path, parts: &[&str]) {
     for part in parts.iter().copied().chain(file.to_str()) {
-        assert!(told.contains(part), "{part:?} is not named in: {told}");
+        assert!(message.contains(part), "{part:?} is not named in: {message}");
     }
 }
 
@@ -153,9 +153,9 @@ fn reload_of_invalid_agent_configuration_changes_nothing() {
         names(&error.message, &daemon.config_path(), parts);
     }
     assert_eq!(infos(&daemon, None), before);
-    let told = daemon.run(&["daemon", "reload"]).expect_code(78).stderr;
-    assert!(told.contains("stays in effect"), "{told}");
-    let id = daemon.tell("x", "still here");
+    let stderr = daemon.run(&["daemon", "reload"]).expect_code(78).stderr;
+    assert!(stderr.contains("stays in effect"), "{stderr}");
+    let id = daemon.submit_prompt("x", "still here");
     daemon.block(&[id]);
     assert_eq!(daemon.result(id), "still here");
 }
@@ -179,13 +179,13 @@ fn reload_reports_changed_agent_keys() {
     ] {
         daemon.write_config(file);
         let result = reload(&daemon).unwrap();
-        let mut told = result.changed;
-        told.sort();
-        assert_eq!((told.as_slice(), result.needs_restart.len()), (&owned(changed)[..], 0), "{file}");
+        let mut reported = result.changed;
+        reported.sort();
+        assert_eq!((reported.as_slice(), result.needs_restart.len()), (&owned(changed)[..], 0), "{file}");
     }
     daemon.write_config("[agents.x]\ncommand = [\"a\"]\n");
-    let told = daemon.run(&["daemon", "reload"]).success().stdout_text();
-    assert!(told.contains("agents.x.command"), "{told}");
+    let stdout = daemon.run(&["daemon", "reload"]).success().stdout_text();
+    assert!(stdout.contains("agents.x.command"), "{stdout}");
 }
 
 fn owned(words: &[&str]) -> Vec<String> {
@@ -202,10 +202,10 @@ fn reload_adds_and_removes_agents() {
     daemon.write_config(&with);
     reload(&daemon).unwrap();
     assert!(info(&daemon, "x").is_some_and(|info| info.configured && info.available));
-    let done = daemon.tell("x", "one");
+    let done = daemon.submit_prompt("x", "one");
     daemon.block(&[done]);
-    let running = daemon.tell("x", "wait");
-    let queued = daemon.tell("x", "too late");
+    let running = daemon.submit_prompt("x", "wait");
+    let queued = daemon.submit_prompt("x", "too late");
     daemon.write_config("max_concurrent_tasks = 1\n");
     reload(&daemon).unwrap();
     assert_eq!(info(&daemon, "x"), None);
@@ -241,7 +241,7 @@ fn queued_prompt_uses_agent_configuration_at_start_time() {
     };
     let daemon = TestDaemon::builder().config(agent("old")).start();
     let mut gate = Gate::new(daemon.home(), "gate");
-    let [running, queued] = ["wait", "go"].map(|prompt| daemon.tell("x", prompt));
+    let [running, queued] = ["wait", "go"].map(|prompt| daemon.submit_prompt("x", prompt));
     daemon.write_config(&agent("new"));
     reload(&daemon).unwrap();
     gate.open();
@@ -316,7 +316,7 @@ fn agent_program_is_looked_up_in_submitter_path() {
         "[agents.x]\nprotocol = \"template\"\ncommand = [\"some-agent\", \"{{prompt}}\"]\n{path}\n"
     ));
     reload(&daemon).unwrap();
-    let id = daemon.tell("x", "go");
+    let id = daemon.submit_prompt("x", "go");
     daemon.block(&[id]);
     assert_eq!(daemon.result(id), "b: go");
 }
@@ -334,7 +334,7 @@ fn removed_agent_program_refuses_resume_and_submit() {
         words(", \"{session}\"")
     ));
     daemon.run(&["daemon", "start"]).success();
-    let id = daemon.tell("x", "one");
+    let id = daemon.submit_prompt("x", "one");
     daemon.block(&[id]);
     fs::remove_file(&file).unwrap();
     let refused = daemon.try_resume(id, "two").unwrap_err();

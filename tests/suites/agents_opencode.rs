@@ -76,11 +76,11 @@ fn r11_ten_sessions_share_process_and_end_with_daemon() {
 #[test]
 fn agent_check_reports_version_without_sending_prompt() {
     let real = Real::start(|place| vec![place.opencode(Permission::Allow), place.codex(Permission::Allow)]);
-    let told = real.daemon.run(&["agents", "--check", "opencode", "codex"]).success().stdout_text();
-    let rows: Vec<Vec<&str>> = told.lines().map(|line| line.split('\t').collect()).collect();
-    assert_eq!(rows.len(), 2, "{told}");
+    let stdout = real.daemon.run(&["agents", "--check", "opencode", "codex"]).success().stdout_text();
+    let rows: Vec<Vec<&str>> = stdout.lines().map(|line| line.split('\t').collect()).collect();
+    assert_eq!(rows.len(), 2, "{stdout}");
     for (row, (name, version)) in rows.iter().zip([("opencode", "1.18.33"), ("codex", "0.16.0")]) {
-        assert_eq!((row[0], row[1], row[3], row[4]), (name, "acp", version, "resume"), "{told}");
+        assert_eq!((row[0], row[1], row[3], row[4]), (name, "acp", version, "resume"), "{stdout}");
     }
     real.nothing_left();
     assert!(real.model.requests().is_empty(), "no prompt is sent");

@@ -12,26 +12,26 @@ fn guide_commands_work_as_documented() {
     let settings = docs::blocks("man/bgd-agents.md", "toml");
     let real = Real::installed();
 
-    let told = real.shell(talk).success().stdout_text();
+    let stdout = real.shell(talk).success().stdout_text();
     let (first, second) =
         ("answer to: Where does this program start? One sentence.", "answer to: And where does it end?");
-    assert_eq!(told.matches(first).count(), 2, "as it comes, and as the result: {told}");
-    assert_eq!(told.matches(second).count(), 1, "{told}");
+    assert_eq!(stdout.matches(first).count(), 2, "as it comes, and as the result: {stdout}");
+    assert_eq!(stdout.matches(second).count(), 1, "{stdout}");
     let ready = |line: &str| line.starts_with("opencode\tacp\tready\t");
-    assert!(told.lines().any(ready), "{told}");
-    assert!(told.contains("(resumed)") && told.contains("find the entry"), "{told}");
+    assert!(stdout.lines().any(ready), "{stdout}");
+    assert!(stdout.contains("(resumed)") && stdout.contains("find the entry"), "{stdout}");
 
     real.daemon.write_config(&settings.concat());
     real.daemon.run(&["daemon", "reload"]).success();
-    let told = real.shell("bgctl agents --check opencode opencode-server").success().stdout_text();
-    assert_eq!(told.matches("1.18.33\tresume").count(), 2, "{told}");
+    let stdout = real.shell("bgctl agents --check opencode opencode-server").success().stdout_text();
+    assert_eq!(stdout.matches("1.18.33\tresume").count(), 2, "{stdout}");
     let build = real.daemon.home().join("build");
     std::fs::create_dir(&build).unwrap();
-    let told = real.shell(&format!("{answer}\nbgctl block \"$id\" --timeout none")).success().stdout_text();
-    assert!(told.contains("rm -rf build"), "{told}");
+    let stdout = real.shell(&format!("{answer}\nbgctl block \"$id\" --timeout none")).success().stdout_text();
+    assert!(stdout.contains("rm -rf build"), "{stdout}");
     assert!(build.exists(), "it was denied");
-    let told = real.shell(&answer.replace(" deny ", " allow ")).success().stdout_text();
-    assert!(told.contains("rm -rf build"), "{told}");
+    let stdout = real.shell(&answer.replace(" deny ", " allow ")).success().stdout_text();
+    assert!(stdout.contains("rm -rf build"), "{stdout}");
     let ids = real.daemon.run(&["list", "-q"]).success().stdout_text();
     real.daemon
         .run(&[&["block", "--timeout", "none"], &ids.lines().collect::<Vec<_>>()[..]].concat())

@@ -1,6 +1,7 @@
 //! Follow-up prompts: R30 to R38, in a process that still has the conversation and in one that reloads it.
 
 use std::fs;
+use std::time::Duration;
 
 use bgd_tests::prompts::fake;
 use bgd_tests::shared::error::{ErrorKind, RpcError};
@@ -300,6 +301,25 @@ fn r35_session_missing_from_agent_list_counts_as_expired() {
 }
 
 #[test]
+fn r35_session_expires_even_if_agent_lists_its_sessions_slowly() {
+    let flags = ["--unknown-session", "-32603:Internal error", "--list-after", "go"];
+    let daemon = FakeDaemon::start(&flags, "");
+    let task = daemon.completed("say one");
+    forget(&daemon, &task);
+    let runs = daemon.submit(&["sleep", "1000"]);
+    let mut raw = Raw::connect(daemon.socket());
+    raw.request(1, "task.resume", &json!({"id": task.id, "prompt": "say never"}));
+    daemon.fake_home().wait_received("session/list", 1);
+    // Longer than a follow-up prompt waits for a sign of life.
+    daemon.block_for(runs, Duration::from_millis(300));
+    daemon.touch("go");
+    daemon.cancel(&[runs]);
+    let refused = raw.receive().unwrap();
+    assert_eq!(refused["error"]["data"]["kind"], "session_expired", "{refused}");
+    as_before(&daemon, &task, "one");
+}
+
+#[test]
 fn r35_agent_without_session_reload_refuses_resume_after_exit() {
     let daemon = FakeDaemon::start(&["--no-load", "--no-resume"], COLD);
     let task = completed_and_gone(&daemon, "say one");
@@ -410,4 +430,26 @@ fn r38_list_marks_resumed_tasks() {
     daemon.ends_as(id, Status::Completed);
     assert!(line(id).contains(&format!("{} (resumed)", id.short())), "for ever");
     assert!(!line(plain).contains("(resumed)"));
+}
+
+#[test]
+fn r35_follow_up_in_missing_folder_is_refused_until_it_is_back() {
+    let daemon = fake();
+    let folder = daemon.home().join("project");
+    fs::create_dir(&folder).unwrap();
+    let params = SubmitParams { cwd: Some(folder.as_os_str().into()), ..daemon.prompt_params("say one") };
+    let before = daemon.ends_as(daemon.submit_with(&params).id, Status::Completed);
+    fs::remove_dir(&folder).unwrap();
+    let error = refused(&daemon, before.id, ErrorKind::NotResumable);
+    let words = format!("cannot work in the folder {}: No such file or directory", folder.display());
+    assert!(error.message.contains(&words), "{error}");
+    fs::write(&folder, "").unwrap();
+    let error = refused(&daemon, before.id, ErrorKind::NotResumable);
+    assert!(error.message.contains("project: it is not a folder"), "{error}");
+    as_before(&daemon, &before, "one");
+    fs::remove_file(&folder).unwrap();
+    fs::create_dir(&folder).unwrap();
+    daemon.resume(before.id, "count");
+    daemon.ends_as(before.id, Status::Completed);
+    assert_eq!(daemon.result(before.id), "2");
 }

@@ -16,9 +16,9 @@ fn server() -> Real {
 #[test]
 fn r20_text_streams_and_r30_conversation_survives_killed_agent() {
     let real = server();
-    let told = real.daemon.run(&["agents", "--check", "server"]).success().stdout_text();
-    let row: Vec<&str> = told.trim_end().split('\t').collect();
-    assert_eq!((row[0], row[1], row[3], row[4]), ("server", "opencode", "1.18.33", "resume"), "{told}");
+    let stdout = real.daemon.run(&["agents", "--check", "server"]).success().stdout_text();
+    let row: Vec<&str> = stdout.trim_end().split('\t').collect();
+    assert_eq!((row[0], row[1], row[3], row[4]), ("server", "opencode", "1.18.33", "resume"), "{stdout}");
     cases::text_streams(&real);
     cases::a_conversation_goes_on(&real);
 }

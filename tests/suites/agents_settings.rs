@@ -83,10 +83,14 @@ fn submit_settings_override_configuration_and_persist_across_resumes() {
             &format!("keep_warm = \"{keep_warm}\"\nmode = \"auto\"\nmodel = \"big\""),
         );
         let is_warm = keep_warm != "0s";
-        let mut told = String::new();
+        let mut applied = String::new();
         let mut expect = |task: TaskId, set: &str, again: &str| {
-            told = if is_warm { format!("{told} {set}") } else { again.to_owned() };
-            assert_eq!(daemon.result(task), format!("set: {}", told.trim_start()), "keep_warm = {keep_warm}");
+            applied = if is_warm { format!("{applied} {set}") } else { again.to_owned() };
+            assert_eq!(
+                daemon.result(task),
+                format!("set: {}", applied.trim_start()),
+                "keep_warm = {keep_warm}"
+            );
         };
         let first = named(Some("plan"), Some("small"), text("true"));
         let id = daemon
@@ -112,8 +116,8 @@ fn warm_session_is_updated_to_settings_of_each_run() {
     let daemon =
         FakeDaemon::start(&MODES, &config("mode = \"plan\"\nmodel = \"big\"\nconfig = { quiet = true }"));
     let id = daemon.completed("settings").id;
-    let mut told = "set: model=big quiet=true mode=plan".to_owned();
-    assert_eq!(daemon.result(id), told);
+    let mut expected = "set: model=big quiet=true mode=plan".to_owned();
+    assert_eq!(daemon.result(id), expected);
     let pid = daemon.task(id).pid;
     for (more, set) in [
         // Without a mode in the configuration, the strictest one applies; everything else goes back to its
@@ -130,8 +134,8 @@ fn warm_session_is_updated_to_settings_of_each_run() {
         daemon.run(&["daemon", "reload"]).success();
         daemon.resume(id, "settings");
         let task = daemon.ends_as(id, Status::Completed);
-        told.push_str(set);
-        assert_eq!((daemon.result(id), task.pid), (told.clone(), pid), "{more}");
+        expected.push_str(set);
+        assert_eq!((daemon.result(id), task.pid), (expected.clone(), pid), "{more}");
     }
 }
 
@@ -170,7 +174,7 @@ fn naming_a_mode_clears_permission_warning() {
 }
 
 #[test]
-fn warning_of_session_opened_before_reload_is_not_told_after_it() {
+fn warning_of_session_opened_before_reload_is_not_reported_after_it() {
     for more in ["mode = \"build\"", "permissions = \"allow\""] {
         let flags = ["--modes", "build,plan", "--initialize-after", "begin"];
         let daemon = FakeDaemon::start(&flags, "");
@@ -215,18 +219,18 @@ fn invalid_settings_are_refused_at_submit() {
     daemon.run(&["daemon", "reload"]).success();
     let template = SubmitParams { settings: of_mode("plan"), ..daemon.prompt_for("x", "go") };
     refused(&template, &["the agent \"x\" does not support --mode", "template"]);
-    let told = |args: &[&str]| {
+    let usage_error = |args: &[&str]| {
         let mut bgctl = daemon.bgctl(args);
         Outcome::of(bgctl.env("FAKE_ACP_HOME", &home)).expect_code(2).stderr.clone()
     };
     for args in [&["submit", "--mode", "plan", "--", "true"][..], &["run", "--mode", "plan", "--", "true"]] {
-        let words = told(args);
+        let words = usage_error(args);
         assert!(
             words.contains("--mode requires a prompt for an agent") && words.contains("--agent NAME"),
             "{words}"
         );
     }
-    let words = told(&["resume", "3f2a", "--config", "x", "go on"]);
+    let words = usage_error(&["resume", "3f2a", "--config", "x", "go on"]);
     assert!(words.contains("KEY=VALUE"), "{words}");
 }
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
+use bgd_shared::order::Retry;
 use bgd_shared::request::{Stream, SubmitParams};
 use bgd_shared::task::{Kind, Status, Task};
 use bgd_tests::templates::{Gate, REMEMBER, reading_agent, remembering_agent, shell_agent, toml_words};
@@ -72,7 +73,7 @@ fn prompt_argument_stays_one_word() {
         "*",
         "ümlaut € 🙂",
     ] {
-        let id = daemon.tell("x", prompt);
+        let id = daemon.submit_prompt("x", prompt);
         ended(&daemon, id, Status::Completed);
         let wanted = format!("4\0{prompt}\0-p={prompt}{prompt}\0-{{other}}\0}}{{\0");
         assert_eq!(String::from_utf8(daemon.output(id)).unwrap(), wanted);
@@ -88,11 +89,11 @@ fn prompt_goes_to_standard_input_when_command_has_no_placeholder() {
     // Longer than any argument or pipe can hold; a request may have 1 MiB including the environment.
     let long = "0123456789".repeat(100_000);
     for prompt in ["short", &long] {
-        let id = daemon.tell("x", prompt);
+        let id = daemon.submit_prompt("x", prompt);
         ended(&daemon, id, Status::Completed);
         assert_eq!(daemon.result(id).trim(), prompt.len().to_string());
     }
-    let id = daemon.tell("deaf", &long);
+    let id = daemon.submit_prompt("deaf", &long);
     ended(&daemon, id, Status::Completed);
     assert_eq!(daemon.result(id), "no", "nobody has to read the prompt");
 }
@@ -119,7 +120,7 @@ fn prompt_file_hides_prompt_from_command_line_and_is_removed_after_turn() {
     // Longer than any argument can be.
     for prompt in ["a secret", &"a secret ".repeat(50_000)] {
         let mut watch = daemon.watch();
-        let id = daemon.tell("x", prompt);
+        let id = daemon.submit_prompt("x", prompt);
         watch.until(|event| event.task.id == id && event.task.output.bytes >= prompt.len() as u64);
         let files = prompt_files(&daemon, id);
         let [file] = &files[..] else { panic!("one file, not {files:?}") };
@@ -134,7 +135,7 @@ fn prompt_file_hides_prompt_from_command_line_and_is_removed_after_turn() {
     }
     // The file is removed even if the turn is cancelled.
     let mut watch = daemon.watch();
-    let id = daemon.tell("x", "a secret");
+    let id = daemon.submit_prompt("x", "a secret");
     watch.until(|event| event.task.id == id && event.task.output.bytes > 0);
     assert_eq!(prompt_files(&daemon, id).len(), 1);
     daemon.cancel(&[id]);
@@ -144,7 +145,7 @@ fn prompt_file_hides_prompt_from_command_line_and_is_removed_after_turn() {
 #[test]
 fn standard_input_is_empty_when_prompt_is_an_argument() {
     let daemon = daemon(shell_agent("x", "readlink /proc/self/fd/0; cat", ""));
-    let id = daemon.tell("x", "hello");
+    let id = daemon.submit_prompt("x", "hello");
     ended(&daemon, id, Status::Completed);
     assert_eq!(daemon.result(id), "/dev/null");
 }
@@ -152,16 +153,16 @@ fn standard_input_is_empty_when_prompt_is_an_argument() {
 #[test]
 fn prompt_too_long_for_argument_fails_with_advice() {
     let daemon = daemon([shell_agent("x", "echo \"$1\"", ""), remembering_agent("mem", REMEMBER)].concat());
-    let id = daemon.tell("x", &"x".repeat(200_000));
+    let id = daemon.submit_prompt("x", &"x".repeat(200_000));
     let error = failed(&daemon, id);
     for part in ["sh: the arguments", "too long", "200000 bytes", "standard input", "[agents.x]"] {
         assert!(error.contains(part), "{part}: {error}");
     }
-    let nul = daemon.tell("x", "a\0b");
+    let nul = daemon.submit_prompt("x", "a\0b");
     let error = failed(&daemon, nul);
     assert!(error.contains("NUL byte"), "{error}");
     // A resume that could not even start has not touched the conversation.
-    let id = daemon.tell("mem", "one");
+    let id = daemon.submit_prompt("mem", "one");
     ended(&daemon, id, Status::Completed);
     let refused = daemon.try_resume(id, &"x".repeat(200_000)).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::AgentUnavailable, "{refused}");
@@ -174,7 +175,7 @@ fn prompt_too_long_for_argument_fails_with_advice() {
 #[test]
 fn resume_that_cannot_use_its_output_is_refused_and_changes_nothing() {
     let daemon = daemon(remembering_agent("x", REMEMBER));
-    let id = daemon.tell("x", "one");
+    let id = daemon.submit_prompt("x", "one");
     let first = ended(&daemon, id, Status::Completed);
     let stderr = first.output.stderr_path.expect("two files");
     fs::remove_file(&stderr).unwrap();
@@ -220,7 +221,7 @@ fn json_pointers_locate_answer_and_session() {
             Some("yes"),
         ),
     ] {
-        let id = daemon.tell(agent, printed);
+        let id = daemon.submit_prompt(agent, printed);
         let task = ended(&daemon, id, Status::Completed);
         assert_eq!(
             (daemon.result(id).as_str(), task.agent_session.as_deref()),
@@ -239,17 +240,17 @@ fn answer_missing_at_pointer_fails_task() {
         ("{\"a\": {}}", "its output has nothing there: expected the answer at /a/b"),
         ("{\"a\": {\"b\": null}}", "its output has nothing there: expected the answer at /a/b"),
     ] {
-        assert_eq!(failed(&daemon, daemon.tell("x", printed)), wanted);
+        assert_eq!(failed(&daemon, daemon.submit_prompt("x", printed)), wanted);
     }
 }
 
 #[test]
 fn r30_r32_resume_continues_conversation() {
     let daemon = daemon(remembering_agent("x", REMEMBER));
-    let id = daemon.tell("x", "one");
+    let id = daemon.submit_prompt("x", "one");
     let first = ended(&daemon, id, Status::Completed);
     let session = first.agent_session.expect("a session");
-    let other = daemon.tell("x", "of another conversation");
+    let other = daemon.submit_prompt("x", "of another conversation");
     ended(&daemon, other, Status::Completed);
     for (count, prompt, result) in
         [(1, "two", "one;two;"), (2, "thr$(ee) '{session}'", "one;two;thr$(ee) '{session}';")]
@@ -258,8 +259,8 @@ fn r30_r32_resume_continues_conversation() {
         let resumed = daemon.resume(id, prompt);
         assert_eq!((resumed.id, resumed.run, resumed.resume_count), (id, count + 1, count), "R31");
         assert_eq!(resumed.prompt.as_deref(), Some(prompt));
-        let told = watch.until_kind(id, EventKind::Completed);
-        assert_eq!(told.task.resume_count, count, "R32");
+        let event = watch.until_kind(id, EventKind::Completed);
+        assert_eq!(event.task.resume_count, count, "R32");
         let task = ended(&daemon, id, Status::Completed);
         assert_eq!(task.agent_session.as_ref(), Some(&session));
         assert_eq!(daemon.result(id), result);
@@ -272,7 +273,7 @@ fn r30_r32_resume_continues_conversation() {
 fn output_of_each_run_begins_on_a_line_of_its_own() {
     let line = "printf '{\"session_id\":\"s1\",\"result\":\"%s\"}' \"$1\"; printf \"no $1\" >&2";
     let daemon = daemon(remembering_agent("x", line));
-    let id = daemon.tell("x", "one");
+    let id = daemon.submit_prompt("x", "one");
     ended(&daemon, id, Status::Completed);
     let outputs = || [Stream::Stdout, Stream::Stderr].map(|stream| daemon.stream(id, stream));
     let first = "{\"session_id\":\"s1\",\"result\":\"one\"}";
@@ -288,12 +289,26 @@ fn output_of_each_run_begins_on_a_line_of_its_own() {
 }
 
 #[test]
+fn refused_run_loses_no_output() {
+    let line = "printf '{\"session_id\":\"s1\",\"result\":\"%s\"}' \"$1\"; printf \"no $1\" >&2";
+    let daemon = daemon(remembering_agent("x", line));
+    let id = daemon.submit_prompt("x", "one");
+    let before = ended(&daemon, id, Status::Completed).output;
+    for _ in 0..5 {
+        // Outputs that have grown are looked at a few times a second; later, any write is noticed at once.
+        daemon.block(&[daemon.submit(&["sleep", "0.6"])]);
+        daemon.try_resume(id, &"x".repeat(200_000)).unwrap_err();
+        assert_eq!(daemon.task(id).output, before);
+    }
+}
+
+#[test]
 fn session_id_may_change_with_each_run() {
     // The history moves to a file with a new name, as with agents that fork the session they continue.
     let line = "old=$2; s=s$$; [ -z \"$old\" ] || mv \"$HOME/$old\" \"$HOME/$s\"; echo \"$1\" >> \"$HOME/$s\"; \
          printf '{\"session_id\":\"%s\",\"result\":\"%s\"}\\n' \"$s\" \"$(tr '\\n' ';' < \"$HOME/$s\")\"";
     let daemon = daemon(remembering_agent("x", line));
-    let id = daemon.tell("x", "one");
+    let id = daemon.submit_prompt("x", "one");
     let mut sessions = vec![ended(&daemon, id, Status::Completed).agent_session];
     for prompt in ["two", "three"] {
         daemon.resume(id, prompt);
@@ -309,17 +324,21 @@ fn r35_refused_resume_leaves_task_unchanged() {
     let forgetful = shell_agent("forgetful", "printf '{\"session_id\":\"s1\"}'", "session = \"/session_id\"");
     let daemon = daemon([shell_agent("nameless", "echo \"$1\"", ""), forgetful].concat());
     for (agent, part, hint) in [
-        ("nameless", "gave the conversation no id", "submit a new task"),
+        (
+            "nameless",
+            "the conversation has no id: its agent gave none",
+            "`session` and `resume` in [agents.NAME]",
+        ),
         ("forgetful", "no command line to continue a session", "`resume` in [agents.forgetful]"),
     ] {
-        let id = daemon.tell(agent, "one");
+        let id = daemon.submit_prompt(agent, "one");
         let before = ended(&daemon, id, Status::Completed);
         let result = daemon.result(id);
         let error = daemon.try_resume(id, "two").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::SessionExpired, "{agent}: {error}");
         assert!(error.message.contains(part) && error.message.contains(&id.to_string()), "{error}");
-        let told = error.data.hint.unwrap_or_default();
-        assert!(told.contains(hint) && told.contains("submit a new task"), "{agent}: {told}");
+        let advice = error.data.hint.unwrap_or_default();
+        assert!(advice.contains(hint) && advice.contains("submit a new task"), "{agent}: {advice}");
         let after = daemon.task(id);
         assert_eq!((after.status, after.resume_count), (Status::Completed, 0));
         assert_eq!((after.completed_at, after.prompt), (before.completed_at, before.prompt));
@@ -334,7 +353,7 @@ fn r36_failed_resume_fails_task() {
     let line = "[ -z \"$2\" ] || { echo \"no conversation $2\" >&2; exit 1; }; echo earlier words >&2; \
          printf '{\"session_id\":\"s1\",\"result\":\"%s\"}\\n' \"$1\"";
     let daemon = daemon(remembering_agent("x", line));
-    let id = daemon.tell("x", "one");
+    let id = daemon.submit_prompt("x", "one");
     ended(&daemon, id, Status::Completed);
     daemon.resume(id, "two");
     assert_eq!(failed(&daemon, id), "exited with code 1; last output: no conversation s1");
@@ -349,7 +368,7 @@ fn error_omits_output_of_earlier_runs() {
     let line = "[ -z \"$2\" ] || exit 4; echo words of the first run >&2; \
          printf '{\"session_id\":\"s1\",\"result\":\"%s\"}\\n' \"$1\"";
     let daemon = daemon(remembering_agent("x", line));
-    let id = daemon.tell("x", "one");
+    let id = daemon.submit_prompt("x", "one");
     ended(&daemon, id, Status::Completed);
     daemon.resume(id, "two");
     assert_eq!(failed(&daemon, id), "exited with code 4");
@@ -361,7 +380,7 @@ fn r33_r34_only_completed_agent_tasks_are_resumed_one_prompt_at_a_time() {
     let line = format!("[ \"$1\" != wait ] || {{ read _ < \"$HOME/gate\"; }}; {REMEMBER}");
     let daemon = daemon(remembering_agent("x", &line));
     let mut gate = Gate::new(daemon.home(), "gate");
-    let id = daemon.tell("x", "wait");
+    let id = daemon.submit_prompt("x", "wait");
     let error = daemon.try_resume(id, "too early").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotResumable);
     assert!(
@@ -397,9 +416,10 @@ fn r04_exit_code_or_signal_fails_task_with_last_output() {
         ("echo killed >&2; kill -KILL $$", "ended by signal 9 (SIGKILL); last output: killed"),
         ("no-such-command-at-all 2>/dev/null", "exited with code 127"),
     ] {
-        assert_eq!(failed(&daemon, daemon.tell("x", line)), wanted, "{line}");
+        assert_eq!(failed(&daemon, daemon.submit_prompt("x", line)), wanted, "{line}");
     }
-    let long = failed(&daemon, daemon.tell("x", "yes long | tr -d '\\n' | head -c 100000 >&2; exit 1"));
+    let long =
+        failed(&daemon, daemon.submit_prompt("x", "yes long | tr -d '\\n' | head -c 100000 >&2; exit 1"));
     assert!(long.len() < 1100, "{}", long.len());
 }
 
@@ -449,10 +469,10 @@ fn r03_prompts_wait_for_free_slot() {
         format!("max_concurrent_tasks = 1\n{}", shell_agent("x", "read _ < \"$HOME/gate\"; echo \"$1\"", ""));
     let daemon = daemon(config);
     let mut gate = Gate::new(daemon.home(), "gate");
-    let [first, second] = ["one", "two"].map(|prompt| daemon.tell("x", prompt));
+    let [first, second] = ["one", "two"].map(|prompt| daemon.submit_prompt("x", prompt));
     assert_eq!(daemon.task(first).status, Status::Running);
     assert_eq!(daemon.task(second).status, Status::Pending);
-    let cancelled = daemon.tell("x", "three");
+    let cancelled = daemon.submit_prompt("x", "three");
     assert_eq!(daemon.cancel(&[cancelled])[0].status, Status::Cancelled, "R05");
     gate.open();
     ended(&daemon, first, Status::Completed);
@@ -466,7 +486,7 @@ fn r20_output_is_readable_while_program_runs() {
     let line = "seq 1 5000; read _ < \"$HOME/gate\"; seq 5001 10000";
     let daemon = daemon(shell_agent("x", line, ""));
     let mut gate = Gate::new(daemon.home(), "gate");
-    let id = daemon.tell("x", "count");
+    let id = daemon.submit_prompt("x", "count");
     let path = daemon.wait_status(id, Status::Running).output.path;
     wait::for_line(path.as_ref(), "5000");
     let so_far = String::from_utf8(daemon.output(id)).unwrap();
@@ -483,4 +503,17 @@ fn r20_output_is_readable_while_program_runs() {
     assert_eq!(daemon.result(id), wanted.trim_end());
     let tail = daemon.run(&["output", "--tail", "2", &id.to_string()]).success();
     assert_eq!(tail.stdout, b"9999\n10000\n");
+}
+
+#[test]
+fn retry_begins_a_new_conversation() {
+    let line = "[ -e tried ] && exec printf '{\"result\":\"two\"}'; touch tried; printf '{\"session_id\":\"s1\"}'; exit 1";
+    let daemon = daemon(remembering_agent("x", line));
+    let retry = Retry { times: 1, delay_ms: Some(1), max_delay_ms: None, codes: Vec::new(), signal: false };
+    let params = SubmitParams { retry: Some(retry), ..daemon.prompt_for("x", "one") };
+    let id = daemon.submit_with(&params).id;
+    let task = ended(&daemon, id, Status::Completed);
+    assert_eq!((daemon.result(id).as_str(), task.attempt, task.agent_session), ("two", Some(2), None));
+    let error = daemon.try_resume(id, "three").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::SessionExpired, "{error}");
 }

@@ -35,7 +35,7 @@ fn cancel_with(daemon: &TestDaemon, id: TaskId, grace_ms: u64) -> Task {
 fn r05_cancel_sends_sigterm_and_waits_for_exit() {
     let line = "trap 'echo asked; exit 0' TERM; echo pid $$ > \"$HOME/noted\"; sleep 1000 & wait";
     let daemon = daemon(format!("{LONG_GRACE}{}", shell_agent("x", line, "")));
-    let id = daemon.tell("x", "go");
+    let id = daemon.submit_prompt("x", "go");
     let process = daemon.recorded_process_after("noted", "pid");
     let task = daemon.cancel(&[id]).remove(0);
     assert_eq!(task.status, Status::Cancelled);
@@ -48,7 +48,7 @@ fn r05_cancel_sends_sigterm_and_waits_for_exit() {
 fn cancel_right_after_submit_is_not_lost() {
     let daemon = daemon(format!("{LONG_GRACE}{}", shell_agent("x", "exec sleep 1000", "")));
     for _ in 0..20 {
-        let id = daemon.tell("x", "go");
+        let id = daemon.submit_prompt("x", "go");
         assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
     }
 }
@@ -60,7 +60,7 @@ fn r05_program_ignoring_sigterm_is_killed_with_its_children() {
          read _ < \"$HOME/gate\"";
     let daemon = daemon(shell_agent("x", line, ""));
     let _gate = Gate::new(daemon.home(), "gate");
-    let id = daemon.tell("x", "go");
+    let id = daemon.submit_prompt("x", "go");
     let processes = ["leader", "child"].map(|word| daemon.recorded_process_after("noted", word));
     assert_eq!(cancel_with(&daemon, id, 50).status, Status::Cancelled);
     for process in processes {
@@ -75,7 +75,7 @@ fn child_that_outlives_program_ends_with_turn() {
     let daemon = daemon(shell_agent("x", line, ""));
     let mut gate = Gate::new(daemon.home(), "gate");
     let mut watch = daemon.watch();
-    let id = daemon.tell("x", "done");
+    let id = daemon.submit_prompt("x", "done");
     let process = daemon.recorded_process_after("noted", "child");
     gate.open();
     watch.until_kind(id, EventKind::Completed);
@@ -106,7 +106,7 @@ fn cancelling_resumed_turn_marks_task_cancelled() {
     let line =
         format!("[ \"$1\" = one ] || {{ echo pid $$ > \"$HOME/noted\"; exec sleep 1000; }}; {REMEMBER}");
     let daemon = daemon(format!("{LONG_GRACE}{}", remembering_agent("x", &line)));
-    let id = daemon.tell("x", "one");
+    let id = daemon.submit_prompt("x", "one");
     ended(&daemon, id, Status::Completed);
     assert_eq!(daemon.resume(id, "two").status, Status::Resumed);
     let process = daemon.recorded_process_after("noted", "pid");
@@ -122,7 +122,7 @@ fn cancelling_resumed_turn_marks_task_cancelled() {
 fn r11_daemon_stop_ends_running_turn() {
     let line = "echo pid $$ > \"$HOME/noted\"; exec sleep 1000";
     let mut daemon = daemon(format!("{LONG_GRACE}{}", shell_agent("x", line, "")));
-    let id = daemon.tell("x", "go");
+    let id = daemon.submit_prompt("x", "go");
     let process = daemon.recorded_process_after("noted", "pid");
     let mut watch = daemon.watch();
     daemon.run(&["daemon", "stop"]).success();
@@ -135,7 +135,7 @@ fn r11_daemon_stop_ends_running_turn() {
 fn r09_restart_after_kill_ends_leftover_turn() {
     let line = "echo pid $$ > \"$HOME/noted\"; exec sleep 1000";
     let mut daemon = daemon(shell_agent("x", line, ""));
-    let id = daemon.tell("x", "go");
+    let id = daemon.submit_prompt("x", "go");
     let process = daemon.recorded_process_after("noted", "pid");
     let path = daemon.task(id).output.path;
     daemon.kill9();
@@ -155,7 +155,7 @@ fn wait_gone(path: &str) {
 #[test]
 fn stdout_and_stderr_are_kept_separate() {
     let daemon = daemon(shell_agent("x", "echo out; echo err >&2; echo out again", ""));
-    let id = daemon.tell("x", "go");
+    let id = daemon.submit_prompt("x", "go");
     ended(&daemon, id, Status::Completed);
     let id = id.to_string();
     assert_eq!(daemon.run(&["output", &id]).success().stdout, b"out\nout again\n");
@@ -172,7 +172,7 @@ fn output_beyond_limit_drops_its_middle_and_reports_size() {
     let daemon = daemon(format!("{LIMIT}{}", shell_agent("x", line, "")));
     let mut gate = Gate::new(daemon.home(), "gate");
     let mut watch = daemon.watch();
-    let id = daemon.tell("x", "go");
+    let id = daemon.submit_prompt("x", "go");
     // The program continues once a part has been dropped, so that the text searched for the answer has a hole.
     watch.until(|event| event.task.output.dropped_bytes > 3_000_000);
     gate.open();
@@ -192,7 +192,7 @@ fn resume_keeps_dropped_output_of_earlier_run_dropped() {
     let line = "[ -n \"$2\" ] || yes 0123456 | head -c 4000000; \
          printf '\\n{\"session_id\":\"s1\",\"result\":\"%s\"}\\n' \"$1\"";
     let daemon = daemon(format!("{LIMIT}{}", remembering_agent("x", line)));
-    let id = daemon.tell("x", "one");
+    let id = daemon.submit_prompt("x", "one");
     let before = ended(&daemon, id, Status::Completed);
     assert_eq!(daemon.result(id), "one", "the answer stands at the end, which is kept");
     daemon.resume(id, "two");
@@ -212,7 +212,7 @@ fn resume_keeps_dropped_output_of_earlier_run_dropped() {
 #[test]
 fn r10_clearing_task_removes_its_files() {
     let daemon = daemon(remembering_agent("x", REMEMBER));
-    let id = daemon.tell("x", "one");
+    let id = daemon.submit_prompt("x", "one");
     let task = ended(&daemon, id, Status::Completed);
     let files = [task.output.path.clone(), task.output.stderr_path.expect("two files")];
     let result = task.output.path.replace(".out", ".result.1");

@@ -109,13 +109,13 @@ fn r160_template_agent_usage_is_read_from_its_output() {
     );
     let silent = shell_agent("silent", "echo hi", "tokens = { input = \"/in\" }\ncost = \"/cost\"");
     let daemon = TestDaemon::builder().config(shell_agent("x", line, &more) + &silent).start();
-    let id = daemon.tell("x", "four");
+    let id = daemon.submit_prompt("x", "four");
     daemon.block(&[id]);
     assert_eq!(known(&daemon.task(id)), (Some(4), Some(7), None, None, None, Some(dollars(0.25))));
     daemon.resume(id, "fourty");
     daemon.block(&[id]);
     assert_eq!(known(&daemon.task(id)), (Some(10), Some(14), None, None, None, Some(dollars(0.5))));
-    let id = daemon.tell("silent", "x");
+    let id = daemon.submit_prompt("silent", "x");
     assert_eq!((daemon.block(&[id])[0].status, daemon.task(id).agent_usage), (Status::Completed, None));
 }
 

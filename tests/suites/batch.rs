@@ -273,6 +273,18 @@ fn r112_invalid_items_or_options_are_reported_and_submit_nothing() {
 }
 
 #[test]
+fn batch_that_is_taken_for_a_task_is_named_as_one() {
+    let daemon = TestDaemon::start();
+    let batch = daemon.client().call::<TaskSubmitMany>(&many(&daemon, 2)).unwrap().batch.to_string();
+    for verb in ["block", "cancel", "status", "output"] {
+        let refused = daemon.run(&[verb, &batch]).expect_code(66).stderr;
+        let expected = format!("{batch} is a batch, not a task");
+        assert!(refused.contains(&expected) && refused.contains(&format!("@{batch}")), "{refused}");
+    }
+    daemon.run(&["status", "--batch", &batch]).success();
+}
+
+#[test]
 fn r142_batch_key_is_still_known_after_upgrade_and_kill() {
     let mut daemon = TestDaemon::durable("");
     let keyed = |daemon: &TestDaemon| {

@@ -12,6 +12,7 @@ use bgd_shared::request::{
 };
 use bgd_shared::task::{Output, Status, Task};
 use bgd_tests::TestDaemon;
+use bgd_tests::user::must_be_root;
 
 const LIMIT: u64 = 1024 * 1024;
 
@@ -20,6 +21,27 @@ const LINES: &str = "seq -f %015.0f 0 $(($1 / 16 - 1))";
 
 fn bounded() -> TestDaemon {
     TestDaemon::builder().config("[limits]\noutput_bytes = \"1MiB\"\n").start()
+}
+
+/// As network file systems without this call are.
+#[test]
+fn output_on_a_disk_that_cannot_drop_parts_of_files_is_complete_and_reported_as_root() {
+    must_be_root();
+    let mount = "mount -t ramfs -o mode=700 none \"$XDG_STATE_HOME\" && exec \"$0\" \"$@\"";
+    let prelude = format!("exec unshare --mount sh -c '{mount}' \"$0\" \"$@\" 3>&1 >/dev/null");
+    let config = "[limits]\noutput_bytes = \"1MiB\"\n";
+    let daemon = TestDaemon::builder().config(config).prelude(prelude).start();
+    for _ in 0..2 {
+        let task = lines(&daemon, 2 * LIMIT);
+        assert_eq!((task.output.bytes, task.output.dropped_bytes), (2 * LIMIT, 0));
+        check(part(&daemon, task.id, LIMIT.cast_signed(), 50_000 / 16 * 16).data.as_bytes(), LIMIT);
+    }
+    let warnings = daemon.status().warnings;
+    let named: Vec<&String> = warnings.iter().filter(|text| text.contains("limits.output_bytes")).collect();
+    assert!(matches!(named[..], [text] if text.contains("not supported")), "{warnings:?}");
+    let log =
+        fs::read_to_string(format!("/proc/{}/root{}/bgd.log", daemon.pid(), daemon.state_dir().display()));
+    assert_eq!(log.unwrap().matches("outputs can't be limited").count(), 1);
 }
 
 fn lines(daemon: &TestDaemon, bytes: u64) -> Task {

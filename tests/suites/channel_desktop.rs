@@ -136,7 +136,7 @@ fn notifying_params(daemon: &TestDaemon, line: &str) -> SubmitParams {
 }
 
 /// Like [`notifying_params`], with this address of the session bus in the environment.
-fn told_at(daemon: &TestDaemon, address: &str, line: &str) -> SubmitParams {
+fn notifying_params_at(daemon: &TestDaemon, address: &str, line: &str) -> SubmitParams {
     let params = notifying_params(daemon, line);
     let others = params.env.iter().flat_map(|env| env.0.iter().cloned());
     let own = [("DBUS_SESSION_BUS_ADDRESS".into(), address.into())];
@@ -164,17 +164,21 @@ fn r51_desktop_shows_outcome_and_output_of_ended_tasks() {
     let daemon = TestDaemon::start();
     let desktop = Desktop::start(&daemon, "elsewhere");
     let address = &desktop.bus.address;
-    daemon.submit_with(&told_at(&daemon, address, "for n in 1 2 3 4 5 6 7; do echo \"line $n & <b>\"; done"));
+    daemon.submit_with(&notifying_params_at(
+        &daemon,
+        address,
+        "for n in 1 2 3 4 5 6 7; do echo \"line $n & <b>\"; done",
+    ));
     let shown = desktop.wait_bubbles(1);
     assert_eq!((&*shown[0].summary, &*shown[0].urgency), ("Completed: the <job>", "NORMAL"));
     // The server accepts markup, and shows the text literally.
     let lines: Vec<String> = (3..=7).map(|n| format!("line {n} &amp; &lt;b&gt;")).collect();
     assert_eq!(shown[0].body, lines.join("\n"));
-    daemon.submit_with(&told_at(&daemon, address, "echo why; exit 3"));
+    daemon.submit_with(&notifying_params_at(&daemon, address, "echo why; exit 3"));
     let shown = desktop.wait_bubbles(2);
     assert_eq!((&*shown[1].summary, &*shown[1].urgency), ("Failed: the <job>", "CRITICAL"));
     assert!(shown[1].body.ends_with("\nwhy") && shown[1].body.contains('3'), "{shown:?}");
-    let id = daemon.submit_with(&told_at(&daemon, address, "sleep 1000")).id;
+    let id = daemon.submit_with(&notifying_params_at(&daemon, address, "sleep 1000")).id;
     daemon.wait_running(id);
     daemon.cancel(&[id]);
     let shown = desktop.wait_bubbles(3);
@@ -220,7 +224,7 @@ fn unusable_bus_address_is_reported() {
     ];
     for (address, expected) in cases {
         let daemon = TestDaemon::start();
-        daemon.submit_with(&told_at(&daemon, address, "true"));
+        daemon.submit_with(&notifying_params_at(&daemon, address, "true"));
         let why = failure(&daemon);
         assert!(why.contains(expected), "{why}");
     }
@@ -241,7 +245,7 @@ fn hanging_bus_is_abandoned_and_next_notice_is_shown() {
     let desktop = Desktop::start(&daemon, "bus");
     let socket = daemon.home().join("run/silent");
     let silent = UnixListener::bind(&socket).unwrap();
-    daemon.submit_with(&told_at(&daemon, &format!("unix:path={}", socket.display()), "true"));
+    daemon.submit_with(&notifying_params_at(&daemon, &format!("unix:path={}", socket.display()), "true"));
     let (connection, _) = silent.accept().unwrap();
     daemon.submit_with(&notifying_params(&daemon, "true"));
     assert_eq!(desktop.wait_bubbles(1)[0].summary, "Completed: the <job>");

@@ -1,8 +1,10 @@
 //! The channel `exec` with real hooks: what they receive, and that nothing they start outlives their timeout.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
+use bgd_tests::docs;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::notice::{Notice, NoticeKind, Part};
 use bgd_tests::shared::request::{ChannelStatus, DaemonShutdown, ShutdownParams, SubmitParams};
@@ -88,8 +90,8 @@ fn r51_hook_receives_each_notice_as_one_json_line() {
     let cancelled = daemon.submit_with(&SubmitParams { shell: shell("sleep 1000"), ..params }).id;
     daemon.wait_running(cancelled);
     daemon.cancel(&[cancelled]);
-    let told = notices(&daemon, 6);
-    let seen: Vec<_> = told.iter().map(|notice| (notice.task.id, notice.kind)).collect();
+    let received = notices(&daemon, 6);
+    let seen: Vec<_> = received.iter().map(|notice| (notice.task.id, notice.kind)).collect();
     let expected = [
         (done, NoticeKind::Started),
         (done, NoticeKind::Completed),
@@ -99,13 +101,37 @@ fn r51_hook_receives_each_notice_as_one_json_line() {
         (cancelled, NoticeKind::Cancelled),
     ];
     assert_eq!(seen, expected);
-    assert_eq!(told[1].key, format!("{done}/1"));
-    let result = told[1].result.as_ref().unwrap();
+    assert_eq!(received[1].key, format!("{done}/1"));
+    let result = received[1].result.as_ref().unwrap();
     assert_eq!((&*result.text, result.part), ("one\ntwo\n", Part::All));
-    assert!(told[1].title.starts_with(&format!("[BACKGROUND TASK COMPLETED] {} in ", done.short())));
-    assert!(told[1].title.ends_with(": \"the build\""), "{}", told[1].title);
-    assert_eq!(told[3].result.as_ref().unwrap().text, "why\n");
+    assert!(received[1].title.starts_with(&format!("[BACKGROUND TASK COMPLETED] {} in ", done.short())));
+    assert!(received[1].title.ends_with(": \"the build\""), "{}", received[1].title);
+    assert_eq!(received[3].result.as_ref().unwrap().text, "why\n");
     assert_eq!(settled(&daemon).sent, 6);
+}
+
+#[test]
+fn r51_what_hook_receives_is_documented_object_notice() {
+    let daemon = with_hook(KEEP);
+    let params =
+        SubmitParams { session: Some("mcp:1".into()), tags: vec!["of the schema".into()], ..daemon.params() };
+    for line in ["echo one", "echo why; exit 3"] {
+        let id = daemon.submit_with(&SubmitParams { shell: Some(line.into()), ..params.clone() }).id;
+        daemon.block(&[id]);
+    }
+    notices(&daemon, 4);
+    let schema = docs::schema();
+    assert_eq!(schema["notice"]["$ref"], "#/$defs/Notice");
+    let text = fs::read_to_string(daemon.home().join("told")).unwrap();
+    // Another notice may be half written.
+    for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
+        let notice = serde_json::from_str(line).unwrap();
+        docs::check_valid(&schema, &schema["notice"], &notice);
+    }
+    let page = docs::read("man/bgd-protocol.7");
+    let fields = docs::bold_tags_of_section(&page, "NOTICES", Some("Notice"));
+    let members = schema["$defs"]["Notice"]["properties"].as_object().unwrap();
+    assert_eq!(fields.iter().collect::<BTreeSet<_>>(), members.keys().collect());
 }
 
 #[test]
@@ -176,6 +202,17 @@ fn hook_that_reads_nothing_counts_as_delivered() {
     }
     let status = settled(&daemon);
     assert_eq!((status.sent, status.failed), (10, 0));
+}
+
+#[test]
+fn talkative_hook_is_quoted_briefly() {
+    let daemon =
+        with_settings("cat >/dev/null; yes | head -c 100000; exit 1", "timeout = \"10m\"\nstarted = false");
+    ended(&daemon, "true");
+    let line = failure(&daemon);
+    assert!(line.contains("it wrote: y / y / ") && line.contains(" / ... / "), "{line}");
+    assert!(line.len() < 1200, "{} bytes: {line}", line.len());
+    assert!(daemon.channel("ops").last_error.unwrap().len() < 1000);
 }
 
 #[test]
@@ -268,8 +305,8 @@ fn notices_of_shutdown_are_delivered_before_daemon_exits() {
     notices(&daemon, 1);
     daemon.client().call::<DaemonShutdown>(&ShutdownParams::default()).unwrap();
     assert!(daemon.ended().success());
-    let told = notices(&daemon, 2);
-    assert_eq!((told[1].task.id, told[1].kind), (id, NoticeKind::Cancelled));
+    let received = notices(&daemon, 2);
+    assert_eq!((received[1].task.id, received[1].kind), (id, NoticeKind::Cancelled));
 }
 
 #[test]

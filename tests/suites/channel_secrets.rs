@@ -59,8 +59,8 @@ fn talkative() -> HookServer {
     HookServer::with(
         |_| true,
         |request| {
-            let told = format!("{} {:?}", request.path, request.headers);
-            let body = json!({"ok": false, "description": told, "message": told, "error": told});
+            let details = format!("{} {:?}", request.path, request.headers);
+            let body = json!({"ok": false, "description": details, "message": details, "error": details});
             Reply::json(403, &body)
         },
     )
@@ -235,7 +235,7 @@ fn errors_about_broken_configuration_reveal_no_secret() {
     for line in broken {
         let text = format!("[channels.x]\ntype = \"slack\"\n{line}\n");
         daemon.write_config(&text);
-        let told = daemon.run(&["daemon", "reload"]).expect_code(78);
+        let reload = daemon.run(&["daemon", "reload"]).expect_code(78);
         let home = TestDaemon::home_only();
         home.write_config(&text);
         let start = home.run(&["daemon", "start"]).expect_code(78);
@@ -243,7 +243,7 @@ fn errors_about_broken_configuration_reveal_no_secret() {
         for home in [&daemon, &home] {
             everything(home.home(), &["config.toml"], &mut written);
         }
-        for text in [told.stdout_text(), told.stderr, start.stdout_text(), start.stderr, written] {
+        for text in [reload.stdout_text(), reload.stderr, start.stdout_text(), start.stderr, written] {
             assert!(SECRETS.iter().all(|secret| !text.contains(secret)), "{line}: {text}");
         }
     }

@@ -90,10 +90,10 @@ pub(super) fn origin(terminal: &Terminal) -> OriginTerminal {
 
 #[track_caller]
 pub(super) fn submit_from(daemon: &TestDaemon, terminal: &OriginTerminal, line: &str) -> TaskId {
-    daemon.submit_with(&told_there(daemon, terminal, line)).id
+    daemon.submit_with(&params_from(daemon, terminal, line)).id
 }
 
-pub(super) fn told_there(daemon: &TestDaemon, terminal: &OriginTerminal, line: &str) -> SubmitParams {
+pub(super) fn params_from(daemon: &TestDaemon, terminal: &OriginTerminal, line: &str) -> SubmitParams {
     SubmitParams {
         shell: Some(line.into()),
         description: Some("the job".into()),
@@ -410,7 +410,7 @@ fn control_characters_in_description_are_stripped() {
     let daemon = start();
     let mut terminal = open(&daemon, &BASH);
     let description = Some("\x1b]0;title\x07\x1b[2J\u{9b}31m\r\nnext \u{202e}line".into());
-    let params = told_there(&daemon, &origin(&terminal), "true");
+    let params = params_from(&daemon, &origin(&terminal), "true");
     daemon.submit_with(&SubmitParams { description, ..params });
     terminal.wait_text(": \"]0;title");
     assert!(terminal.screen().starts_with("[BACKGROUND"), "{terminal:?}");
@@ -425,7 +425,7 @@ fn control_characters_in_description_are_stripped() {
 fn terminal_with_notification_support_is_sent_one() {
     let daemon = start();
     let mut terminal = open(&daemon, &BASH);
-    let mut params = told_there(&daemon, &origin(&terminal), "true");
+    let mut params = params_from(&daemon, &origin(&terminal), "true");
     let env = params.env.take().unwrap();
     let own = [("TERM_PROGRAM".into(), "WezTerm".into())];
     params.env = Some(env.0.iter().cloned().chain(own).collect());
@@ -452,45 +452,6 @@ pub(super) fn wait_typed(terminal: &mut Terminal, line: &str) {
     terminal.wait(&format!("{expected:?}"), |screen| {
         rows(screen).ends_with(&expected.iter().map(|row| (*row).to_owned()).collect::<Vec<_>>())
     });
-}
-
-#[test]
-fn r51_notice_keeps_typed_line_of_several_rows() {
-    let long = format!("echo {}", "abcdefg".repeat(10));
-    for shell in [BASH, ZSH, FISH] {
-        for lines in [0, 8, 40] {
-            // The cursor in the last row, and in the first.
-            for keys in ["", "\x01"] {
-                let daemon = start();
-                let mut terminal = open_sized(&daemon, &shell, 40);
-                if lines > 0 {
-                    terminal.type_line(&format!("seq {lines}"));
-                    terminal.wait_text(&format!("\n{lines}\n$"));
-                }
-                terminal.type_keys(&long);
-                wait_typed(&mut terminal, &long);
-                let before = terminal.emulated().cursor_position();
-                terminal.type_keys(keys);
-                terminal.wait("the cursor there", |screen| {
-                    keys.is_empty() || screen.cursor_position().0 + 1 == before.0
-                });
-                let column = terminal.emulated().cursor_position().1;
-                submit_from(&daemon, &origin(&terminal), "true");
-                after(&daemon, 1, DELIVERED);
-                terminal.wait("the line", |screen| screen.contents().contains("[BACKGROUND TASK COMPLETED]"));
-                wait_typed(&mut terminal, &long);
-                assert_eq!(terminal.emulated().cursor_position().1, column, "{terminal:?}");
-                // The shell finds every row of the line in its place.
-                terminal.type_keys("\x01true && \x05hij");
-                wait_typed(&mut terminal, &format!("true && {long}hij"));
-                terminal.type_line("");
-                let shown = format!("{}hij", "abcdefg".repeat(10));
-                terminal.wait("its output", |screen| {
-                    rows(screen).ends_with(&[shown[..40].to_owned(), shown[40..].to_owned(), "$".to_owned()])
-                });
-            }
-        }
-    }
 }
 
 #[track_caller]

@@ -1,4 +1,5 @@
-//! The channel `tty` shows the most important first, and nothing that the terminal shows anyway.
+//! The channel `tty` shows the most important first, and nothing that the terminal shows anyway; it keeps long
+//! lines that are being edited.
 
 use bgd_tests::prompts::fake_agent;
 use bgd_tests::shared::id::TaskId;
@@ -6,8 +7,8 @@ use bgd_tests::shared::request::{ClearParams, SubmitParams, TaskClear};
 use bgd_tests::{Terminal, TestDaemon, wait};
 
 use super::channel_tty::{
-    BASH, DELIVERED, DONE, FAILED, FISH, Gate, HELD, ZSH, after, occupy, open, open_sized, origin, rows,
-    start, submit_from, told_there, wait_typed,
+    BASH, DELIVERED, DONE, FAILED, FISH, Gate, HELD, ZSH, after, occupy, open, open_sized, origin,
+    params_from, rows, start, submit_from, wait_typed,
 };
 
 /// The log message about a notice that is omitted.
@@ -24,7 +25,7 @@ fn outcome_is_shown_before_long_description() {
     for columns in [80, 120] {
         let mut terminal = open_sized(&daemon, &BASH, columns);
         let description = format!("first words {} last words", "x".repeat(300));
-        let params = told_there(&daemon, &origin(&terminal), "exit 3");
+        let params = params_from(&daemon, &origin(&terminal), "exit 3");
         let id = daemon.submit_with(&SubmitParams { description: Some(description), ..params }).id;
         terminal.wait_text(&format!("[BACKGROUND TASK FAILED] {} exited with code 3, after ", id.short()));
         terminal.wait_line("$");
@@ -52,8 +53,8 @@ fn outcomes_seen_in_terminal_are_not_notified_there() {
     seen(&daemon, 3);
     let shown = |terminal: &Terminal| String::from_utf8_lossy(&terminal.shown()).into_owned();
     // A block may begin too late for the end of its task.
-    let told = shown(&terminal).matches("[BACKGROUND").count();
-    assert!(told <= 1 && !shown(&terminal).contains("CANCELLED"), "{terminal:?}");
+    let notices = shown(&terminal).matches("[BACKGROUND").count();
+    assert!(notices <= 1 && !shown(&terminal).contains("CANCELLED"), "{terminal:?}");
     // A cancel from elsewhere is not visible in this terminal.
     let id = submit_from(&daemon, &origin(&terminal), "exec sleep 1000");
     daemon.wait_running(id);
@@ -69,11 +70,11 @@ fn waiting_for_asking_agent() -> (TestDaemon, Terminal, TaskId) {
     let config = fake_agent(&[], "permissions = \"ask\"");
     let daemon = TestDaemon::builder().config(config).env("BGD_LOG", "debug").start();
     let mut terminal = open(&daemon, &BASH);
-    let told_there = told_there(&daemon, &origin(&terminal), "");
+    let base = params_from(&daemon, &origin(&terminal), "");
     let params = SubmitParams {
-        channel: told_there.channel,
-        session: told_there.session,
-        terminal: told_there.terminal,
+        channel: base.channel,
+        session: base.session,
+        terminal: base.terminal,
         ..daemon.prompt_params("await go; ask Run make?")
     };
     let id = daemon.submit_with(&params).id;
@@ -86,7 +87,7 @@ fn waiting_for_asking_agent() -> (TestDaemon, Terminal, TaskId) {
 }
 
 #[test]
-fn r51_question_is_told_in_terminal_whose_wait_is_left() {
+fn r51_question_is_reported_in_terminal_whose_wait_is_left() {
     let (daemon, mut terminal, id) = waiting_for_asking_agent();
     terminal.type_keys("\x03");
     terminal.wait_text(ASKS);
@@ -95,7 +96,7 @@ fn r51_question_is_told_in_terminal_whose_wait_is_left() {
 }
 
 #[test]
-fn r51_question_of_ended_run_is_not_told() {
+fn r51_question_of_ended_run_is_not_reported() {
     let (daemon, mut terminal, id) = waiting_for_asking_agent();
     daemon.run(&["answer", &id.to_string(), "allow"]).success();
     terminal.wait_text("completed");
@@ -106,7 +107,7 @@ fn r51_question_of_ended_run_is_not_told() {
 }
 
 #[test]
-fn r51_question_held_by_removed_channel_is_not_told_after_its_run() {
+fn r51_question_held_by_removed_channel_is_not_reported_after_its_run() {
     let agent = fake_agent(&[], "permissions = \"ask\"");
     let config = format!("[channels.mine]\ntype = \"tty\"\n{agent}");
     let daemon = TestDaemon::builder().config(config).env("BGD_LOG", "debug").start();
@@ -114,7 +115,7 @@ fn r51_question_held_by_removed_channel_is_not_told_after_its_run() {
     occupy(&mut terminal);
     let log = daemon.state_dir().join("bgd.log");
     let done =
-        SubmitParams { channel: Some("mine".into()), ..told_there(&daemon, &origin(&terminal), "true") };
+        SubmitParams { channel: Some("mine".into()), ..params_from(&daemon, &origin(&terminal), "true") };
     let asks = SubmitParams {
         channel: done.channel.clone(),
         session: done.session.clone(),
@@ -163,7 +164,7 @@ fn r51_missed_notice_of_channel_that_is_no_terminal_any_more_goes_to_another() {
         let daemon = TestDaemon::builder().config(before).env("BGD_LOG", "debug").start();
         let gate = Gate::new(&daemon, "gate");
         let mut closed = open(&daemon, &BASH);
-        let params = told_there(&daemon, &origin(&closed), "read x <gate");
+        let params = params_from(&daemon, &origin(&closed), "read x <gate");
         daemon.submit_with(&SubmitParams { channel: Some("mine".into()), ..params });
         closed.close();
         gate.open();
@@ -281,5 +282,54 @@ fn notice_goes_above_idle_prompt_or_to_top_while_typing() {
         gates[1].open();
         terminal.wait("the line at the top", |screen| rows(screen)[0].contains(DONE));
         wait_typed(&mut terminal, &long);
+    }
+}
+
+/// Waits until the cursor is after this many characters of the line being edited, its prompt included. Shells redraw a
+/// line that they already show: for a moment, the cursor is elsewhere.
+#[track_caller]
+fn wait_cursor(terminal: &mut Terminal, characters: usize) {
+    terminal.wait(&format!("the cursor after {characters}"), |screen| {
+        let prompt = screen.rows(0, 40).collect::<Vec<_>>().iter().rposition(|row| row.starts_with("$ "));
+        let (row, column) = screen.cursor_position();
+        let at = |prompt| (prompt + characters / 40, characters % 40);
+        prompt.map(at) == Some((row.into(), column.into()))
+    });
+}
+
+#[test]
+fn r51_notice_keeps_typed_line_of_several_rows() {
+    let long = format!("echo {}", "abcdefg".repeat(10));
+    for shell in [BASH, ZSH, FISH] {
+        for lines in [0, 8, 40] {
+            // The cursor in the last row, and in the first.
+            for keys in ["", "\x01"] {
+                let daemon = start();
+                let mut terminal = open_sized(&daemon, &shell, 40);
+                if lines > 0 {
+                    terminal.type_line(&format!("seq {lines}"));
+                    terminal.wait_text(&format!("\n{lines}\n$"));
+                }
+                terminal.type_keys(&long);
+                wait_typed(&mut terminal, &long);
+                wait_cursor(&mut terminal, 2 + long.len());
+                terminal.type_keys(keys);
+                let characters = if keys.is_empty() { 2 + long.len() } else { 2 };
+                wait_cursor(&mut terminal, characters);
+                submit_from(&daemon, &origin(&terminal), "true");
+                after(&daemon, 1, DELIVERED);
+                terminal.wait("the line", |screen| screen.contents().contains("[BACKGROUND TASK COMPLETED]"));
+                wait_typed(&mut terminal, &long);
+                wait_cursor(&mut terminal, characters);
+                // The shell finds every row of the line in its place.
+                terminal.type_keys("\x01true && \x05hij");
+                wait_typed(&mut terminal, &format!("true && {long}hij"));
+                terminal.type_line("");
+                let shown = format!("{}hij", "abcdefg".repeat(10));
+                terminal.wait("its output", |screen| {
+                    rows(screen).ends_with(&[shown[..40].to_owned(), shown[40..].to_owned(), "$".to_owned()])
+                });
+            }
+        }
     }
 }

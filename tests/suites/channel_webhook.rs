@@ -42,7 +42,7 @@ fn counts(daemon: &TestDaemon, name: &str) -> (u64, u64, u64) {
 
 /// Waits for the notice about a task, which arrives after all earlier ones.
 #[track_caller]
-fn wait_told(server: &HookServer, id: TaskId) -> Request {
+fn wait_for_notice(server: &HookServer, id: TaskId) -> Request {
     let id = id.to_string();
     server.wait_for(|requests| {
         requests.iter().find(|request| request.json()["task"]["id"] == id.as_str()).cloned()
@@ -70,19 +70,19 @@ fn r51_webhook_receives_start_completion_failure_and_cancellation() {
     daemon.wait_running(endless);
     daemon.cancel(&[endless]);
     let requests = server.wait_count(6);
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     for request in &requests {
         assert_eq!((request.method.as_str(), request.path.as_str()), ("POST", "/hooks?a=b"));
         assert_eq!(request.header("content-type"), Some("application/json"));
         assert_eq!((request.header("x-key"), request.header("user-agent")), (Some("k3y"), Some("mine")));
         let notice = notice(request);
         assert_eq!(request.header("idempotency-key"), Some(notice.key.as_str()));
-        told.push((notice.task.id, notice.kind, notice));
+        received.push((notice.task.id, notice.kind, notice));
     }
-    told.sort_by_key(|(id, kind, _)| (*id, *kind));
+    received.sort_by_key(|(id, kind, _)| (*id, *kind));
     let find = |id, kind| {
-        let found = told.iter().find(|(other, of, _)| (*other, *of) == (id, kind));
-        &found.unwrap_or_else(|| panic!("{id} {kind:?}: {told:#?}")).2
+        let found = received.iter().find(|(other, of, _)| (*other, *of) == (id, kind));
+        &found.unwrap_or_else(|| panic!("{id} {kind:?}: {received:#?}")).2
     };
     for id in [long, bad, endless] {
         assert_eq!(find(id, NoticeKind::Started).key, format!("{id}/1/started"));
@@ -125,7 +125,7 @@ fn tried_again(bad: &[Reply], more: &str) {
         assert_eq!(request.header("idempotency-key"), Some(format!("{id}/1").as_str()));
         assert_eq!(request.body, requests[0].body);
     }
-    wait_told(&server, run_for(&daemon, "hook", &["true"]));
+    wait_for_notice(&server, run_for(&daemon, "hook", &["true"]));
     assert_eq!(counts(&daemon, "hook").1, 0);
     assert_eq!(server.requests().len(), bad.len() + 2, "once it is delivered, it is not sent again");
 }
@@ -148,7 +148,7 @@ fn pending_retry_is_shown_with_its_last_error() {
     let shown = format!("0 sent, 1 queued; trying again, 1 of 5 tries done, last: {met} (");
     assert!(line.contains(&shown) && line.ends_with(" ago)"), "{line}");
     server.release(1);
-    wait_told(&server, run_for(&daemon, "hook", &["true"]));
+    wait_for_notice(&server, run_for(&daemon, "hook", &["true"]));
     let status = daemon.channel("hook");
     assert_eq!((status.retry, status.last_error_at), (None, None));
 }
@@ -227,7 +227,7 @@ fn permanent_failures_are_not_retried() {
     for (number, (reply, why)) in (1..).zip(cases) {
         server.order(reply.clone());
         run_for(&daemon, "hook", &["true"]);
-        wait_told(&server, run_for(&daemon, "hook", &["true"]));
+        wait_for_notice(&server, run_for(&daemon, "hook", &["true"]));
         let channel = daemon.channel("hook");
         assert_eq!(channel.failed, number, "{reply:?}");
         let error = channel.last_error.unwrap();
@@ -273,7 +273,7 @@ fn redirect_within_same_server_keeps_request() {
     // A redirect loop ends.
     (0..4).for_each(|_| server.order(Reply::redirect(307, "/round")));
     run_for(&daemon, "hook", &["true"]);
-    wait_told(&server, run_for(&daemon, "hook", &["true"]));
+    wait_for_notice(&server, run_for(&daemon, "hook", &["true"]));
     let channel = daemon.channel("hook");
     assert_eq!((channel.failed, server.requests().len()), (1, 8));
     assert!(channel.last_error.unwrap().contains("three redirects"));
@@ -287,7 +287,7 @@ fn endless_response_body_is_not_awaited() {
         server.order(reply);
         run_for(&daemon, "hook", &["true"]);
     }
-    wait_told(&server, run_for(&daemon, "hook", &["true"]));
+    wait_for_notice(&server, run_for(&daemon, "hook", &["true"]));
     assert_eq!(counts(&daemon, "hook").1, 2);
     assert_eq!(server.requests().len(), 5);
     let memory = daemon.status().memory_bytes;
@@ -304,7 +304,7 @@ fn r51_hanging_channel_delays_neither_tasks_nor_other_channels() {
     slow.wait_count(1);
     for _ in 0..5 {
         run_for(&daemon, "slow", &["true"]);
-        wait_told(&good, run_for(&daemon, "good", &["true"]));
+        wait_for_notice(&good, run_for(&daemon, "good", &["true"]));
     }
     // One notice is being sent and one is queued.
     let status = daemon.channel("slow");
@@ -328,16 +328,16 @@ fn notices_queued_before_reload_go_to_old_server() {
     daemon.run(&["daemon", "reload"]).success();
     new.order(Reply::status(200).held());
     let after = run_for(&daemon, "hook", &["true"]);
-    wait_told(&new, after);
+    wait_for_notice(&new, after);
     // Notices queued for the old server count towards the limit, too.
     assert_eq!(daemon.channel("hook").queued, 4);
     run_for(&daemon, "hook", &["true"]);
     assert_eq!(counts(&daemon, "hook"), (0, 0, 1));
     old.release(1);
-    let told: Vec<_> = old.wait_count(3).iter().map(|request| notice(request).task.id).collect();
-    assert_eq!(told, before);
+    let received: Vec<_> = old.wait_count(3).iter().map(|request| notice(request).task.id).collect();
+    assert_eq!(received, before);
     new.release(1);
-    wait_told(&new, run_for(&daemon, "hook", &["true"]));
+    wait_for_notice(&new, run_for(&daemon, "hook", &["true"]));
     // A channel that is gone from the configuration is no longer listed, and gets no notices.
     daemon.write_config("");
     daemon.run(&["daemon", "reload"]).success();
@@ -366,8 +366,8 @@ fn daemon_stop_waits_for_deliverable_notices() {
         });
         assert!(daemon.stop().success());
     });
-    let told: Vec<_> = server.requests().iter().map(|request| notice(request).task.id).collect();
-    assert_eq!(told, [ids, vec![cancelled]].concat());
+    let received: Vec<_> = server.requests().iter().map(|request| notice(request).task.id).collect();
+    assert_eq!(received, [ids, vec![cancelled]].concat());
 }
 
 /// Otherwise they would delay an upgrade for as long as the server is gone.

@@ -15,8 +15,8 @@ fn restart_with_broken_configuration_stops_nothing() {
     let refused = home.run(&["daemon", "restart"]).expect_code(78);
     let path = home.config_path();
     let place = format!("{}: line 1, column 1", path.display());
-    let told = format!("bgctl: nothing was stopped: {place}: `max_concurrent_tasks` is 0");
-    assert!(refused.stderr.starts_with(&told) && refused.stdout.is_empty(), "{}", refused.stderr);
+    let expected = format!("bgctl: nothing was stopped: {place}: `max_concurrent_tasks` is 0");
+    assert!(refused.stderr.starts_with(&expected) && refused.stdout.is_empty(), "{}", refused.stderr);
     let json = home.run(&["--json", "daemon", "restart"]).expect_code(78).stderr;
     assert!(json.contains("\"kind\":\"config_invalid\""), "{json}");
     assert_eq!(home.task(id).status, Status::Running);
@@ -54,6 +54,8 @@ fn submit_with_existing_key_reports_existing_task() {
     let first = submit(&["true"]);
     assert_eq!(first.stderr, "");
     daemon.block(&[first.word()]);
+    let other = daemon.run(&["submit", "--session", "t", "--key", "nightly", "--", "true"]).success();
+    assert_ne!(other.stdout, first.stdout, "a key counts in its session");
     let again = submit(&["no-such-program"]);
     assert_eq!(again.stdout, first.stdout);
     assert_eq!(again.stderr, "bgctl: a task with the key nightly already exists: completed\n");
@@ -78,12 +80,12 @@ fn reload_distinguishes_removed_keys_from_changed_keys() {
         .config(format!("max_concurrent_tasks = 100\n[limits]\ntasks = 50\n{agent}"))
         .start();
     daemon.write_config("tree = \"session\"\n[limits]\ntasks = 60\n");
-    let told = daemon.run(&["daemon", "reload"]).success().stdout_text();
-    let lines: Vec<&str> = told.lines().collect();
-    assert_eq!(lines.first(), Some(&"changed: limits.tasks"), "{told}");
-    assert_eq!(lines.last(), Some(&"needs a restart: tree"), "{told}");
-    for key in ["max_concurrent_tasks", "agents.x.command"] {
-        assert!(lines.contains(&&*format!("back to default: {key}")), "{told}");
+    let stdout = daemon.run(&["daemon", "reload"]).success().stdout_text();
+    let lines: Vec<&str> = stdout.lines().collect();
+    assert_eq!(lines.first(), Some(&"changed: limits.tasks"), "{stdout}");
+    assert_eq!(lines.last(), Some(&"needs a restart: tree"), "{stdout}");
+    for line in ["back to default: max_concurrent_tasks", "removed: agents.x.command"] {
+        assert!(lines.contains(&line), "{stdout}");
     }
 }
 
@@ -101,9 +103,9 @@ fn errors_use_command_line_terms_not_parameter_names() {
         (2, &["block", ""], "the task id is empty"),
         (2, &["handoff", "--pid", "1"], "--pid 1: not a process that can be handed over"),
     ];
-    for (code, words, told) in cases {
+    for (code, words, expected) in cases {
         let stderr = daemon.run(words).expect_code(*code).stderr;
-        assert!(stderr.contains(told), "{words:?}: {stderr}");
+        assert!(stderr.contains(expected), "{words:?}: {stderr}");
         assert!(!stderr.contains("`all`") && !stderr.contains("`argv`"), "{stderr}");
     }
 }
@@ -113,12 +115,12 @@ fn error_messages_state_task_status_as_a_clause() {
     let daemon = TestDaemon::start();
     let failed = daemon.submit_shell("exit 3").to_string();
     daemon.block(&[failed.parse().unwrap()]);
-    let told = daemon.run(&["output", "--result", &failed]).expect_code(65).stderr;
-    assert!(told.contains("has no result: it failed: exited with code 3"), "{told}");
-    let told = daemon.run(&["signal", &failed, "HUP"]).expect_code(65).stderr;
-    assert!(told.contains("is not running: it failed\n"), "{told}");
-    let told = daemon.run(&["clear", "--session", "nobody"]).success();
-    assert_eq!(told.stderr, "no finished tasks in session nobody; `bgctl list` shows all tasks\n");
+    let stderr = daemon.run(&["output", "--result", &failed]).expect_code(65).stderr;
+    assert!(stderr.contains("has no result: it failed: exited with code 3"), "{stderr}");
+    let stderr = daemon.run(&["signal", &failed, "HUP"]).expect_code(65).stderr;
+    assert!(stderr.contains("is not running: it failed\n"), "{stderr}");
+    let outcome = daemon.run(&["clear", "--session", "nobody"]).success();
+    assert_eq!(outcome.stderr, "no finished tasks in session nobody; `bgctl list` shows all tasks\n");
 }
 
 #[test]
@@ -162,4 +164,18 @@ fn unwritable_help_output_is_a_failure() {
         let outcome = Outcome::of(home.bgctl(args).stdout(full)).expect_code(70);
         assert!(outcome.stderr.contains("can't write to standard output"), "{}", outcome.stderr);
     }
+}
+
+#[test]
+fn clear_names_finished_tasks_that_it_keeps_for_their_processes() {
+    let daemon = TestDaemon::start();
+    let left = daemon.submit_shell("sleep 1000 > /dev/null 2>&1 &");
+    daemon.block(&[left]);
+    let cleared = daemon.run(&["clear", "--all-sessions"]).success();
+    assert_eq!(cleared.stdout_text(), "cleared 0\n");
+    let short = left.short();
+    let kept = format!("kept 1 finished task with running processes; `bgctl cancel {short}` ends those\n");
+    assert_eq!(cleared.stderr, kept);
+    daemon.run(&["cancel", &short]).success();
+    assert_eq!(daemon.run(&["clear", "--all-sessions"]).success().stdout_text(), "cleared 1\n");
 }

@@ -44,6 +44,11 @@ fn completions_offer_verbs_programs_and_existing_tasks() {
         Outcome::of(command.env("_CLAP_COMPLETE_COMP_TYPE", listing)).success().stdout_text()
     };
     assert!(candidates("fish", &["bgctl", "sub"], "9").starts_with("submit\t"));
+    let all = candidates("fish", &["bgctl", ""], "9");
+    let verbs: Vec<&str> = all.lines().filter_map(|line| line.split('\t').next()).collect();
+    assert!(["list", "status", "output", "attach", "block"].iter().all(|verb| verbs.contains(verb)), "{all}");
+    assert!(["jobs", "ls", "show", "logs", "fg", "wait"].iter().all(|alias| !verbs.contains(alias)), "{all}");
+    assert!(candidates("fish", &["bgctl", "lo"], "9").starts_with("logs\t"), "what is typed is completed");
     let of_tasks = |shell: &str, verb: &str, listing: &str, known: TaskId| {
         let found = || candidates(shell, &["bgctl", verb, ""], listing);
         in_time(found, |found| found.contains(&known.short()))
@@ -161,13 +166,14 @@ fn r169_first_command_word_completes_to_programs_and_later_words_to_files() {
         let place = (words.len() - 1).to_string();
         let mut command = home.bgctl(&[&["--"], words].concat());
         command.current_dir(&folder).env("BGCTL_COMPLETE", shell).env("_CLAP_COMPLETE_INDEX", place);
-        let told = Outcome::of(command.env("_CLAP_IFS", "\n").env("_CLAP_COMPLETE_COMP_TYPE", "9")).success();
+        let outcome =
+            Outcome::of(command.env("_CLAP_IFS", "\n").env("_CLAP_COMPLETE_COMP_TYPE", "9")).success();
         match shell {
             "nushell" => {
-                let told: Vec<Value> = told.json();
-                told.iter().map(|one| one["value"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+                let values: Vec<Value> = outcome.json();
+                values.iter().map(|one| one["value"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
             }
-            _ => told.stdout_text().lines().map(str::to_owned).collect(),
+            _ => outcome.stdout_text().lines().map(str::to_owned).collect(),
         }
     };
     for shell in ["bash", "zsh", "fish", "nushell"] {

@@ -52,7 +52,7 @@ fn assert_all_counts(status: &Value, task: &Value) {
 
 #[test]
 fn r164_scope_with_controllers_accounts_for_unreaped_children_as_root() {
-    let (values, told) = run("echo 'tree = \"session\"' >~/.config/bgd/config.toml\n\
+    let (values, stderr) = run("echo 'tree = \"session\"' >~/.config/bgd/config.toml\n\
          report; bgctl daemon stop >&2\n\
          rm ~/.config/bgd/config.toml\n\
          report; where\n\
@@ -68,9 +68,9 @@ fn r164_scope_with_controllers_accounts_for_unreaped_children_as_root() {
 
     assert_all_counts(with, counted);
     let scope = format!("bgd-{}.scope", with["instance"].as_str().unwrap());
-    let at: Vec<&str> = told.lines().filter(|line| line.starts_with("0::")).collect();
-    assert!(at.len() == 1 && at[0].ends_with(&format!("/{scope}/bgd")), "{told}");
-    let left: Vec<_> = told.lines().filter(|line| line.starts_with("/sys/fs/cgroup")).collect();
+    let at: Vec<&str> = stderr.lines().filter(|line| line.starts_with("0::")).collect();
+    assert!(at.len() == 1 && at[0].ends_with(&format!("/{scope}/bgd")), "{stderr}");
+    let left: Vec<_> = stderr.lines().filter(|line| line.starts_with("/sys/fs/cgroup")).collect();
     assert!(left.is_empty(), "{left:?}");
     let checks = doctor["checks"].as_array().unwrap();
     let check = checks.iter().find(|check| check["name"] == "usage of trees");
@@ -79,7 +79,7 @@ fn r164_scope_with_controllers_accounts_for_unreaped_children_as_root() {
 
 #[test]
 fn r164_service_with_controllers_survives_reload_restart_and_kill_as_root() {
-    let (values, told) = run("bgctl daemon install >&2\n\
+    let (values, stderr) = run("bgctl daemon install >&2\n\
          systemctl --user daemon-reload; systemctl --user enable --now bgd.socket\n\
          report; where\n\
          systemctl --user reload bgd.service\n\
@@ -89,13 +89,13 @@ fn r164_service_with_controllers_survives_reload_restart_and_kill_as_root() {
          systemctl --user kill --signal=KILL bgd.service\n\
          systemctl --user is-failed --quiet --wait bgd.service || true\n\
          report; where\n");
-    assert_eq!(values.len(), 8, "{told}");
+    assert_eq!(values.len(), 8, "{stderr}");
     for pair in values.chunks(2) {
         assert_all_counts(&pair[0], &pair[1]);
         assert_eq!(pair[0]["tree_reason"], "in the cgroup of the unit that started bgd");
     }
-    let at: Vec<&str> = told.lines().filter(|line| line.starts_with("0::")).collect();
-    assert!(at.len() == 2 && at.iter().all(|line| line.ends_with("/bgd.service/bgd")), "{told}");
+    let at: Vec<&str> = stderr.lines().filter(|line| line.starts_with("0::")).collect();
+    assert!(at.len() == 2 && at.iter().all(|line| line.ends_with("/bgd.service/bgd")), "{stderr}");
     let instances: std::collections::BTreeSet<_> =
         values.iter().filter_map(|value| value["instance"].as_str()).collect();
     assert_eq!(instances.len(), 3, "the reload kept it");

@@ -165,8 +165,8 @@ fn config_page_names_exactly_the_agent_keys_with_default_and_range() {
             assert_eq!(is_taken(&default).unwrap(), plain, "the default of {key}");
         }
         let (good, bad): (&[&str], &[&str]) = match range.as_str() {
-            "0s to 100 years" => (&["\"0s\"", "\"36500days\""], &["\"36501days\"", "5", "\"soon\""]),
-            "more than 0s, to 100 years" => (&["\"1ms\"", "\"36500days\""], &["\"0s\"", "\"36501days\""]),
+            "0s to 100 years" => (&["\"0s\"", "\"100 years\""], &["\"36526days\"", "5", "\"soon\""]),
+            "more than 0s, to 100 years" => (&["\"1ms\"", "\"100 years\""], &["\"0s\"", "\"36526days\""]),
             "1 to 1000" => (&["1", "1000"], &["0", "1001"]),
             _ if key == "protocol" => (&["\"acp\"", "\"opencode\"", "\"template\""], &["\"mcp\""]),
             _ if key == "permissions" => (&["\"deny\"", "\"allow\"", "\"ask\""], &["\"never\""]),
@@ -255,7 +255,7 @@ fn documented_environment_variables_match_the_code() {
     let files = [
         "bgd/src/os/log.rs",
         "bgd/src/exec/task_variables.rs",
-        "bgd/src/exec/tree.rs",
+        "bgd/src/exec/tree/mod.rs",
         "bgd/src/notify/exec.rs",
         "bgctl/src/link/connect.rs",
         "bgctl/src/mcp/mod.rs",

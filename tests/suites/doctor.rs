@@ -9,8 +9,10 @@ use std::time::{Duration, SystemTime};
 
 use bgd_tests::far::Far;
 use bgd_tests::prompts::fake_agent;
-use bgd_tests::shared::request::{ListResult, SubmitParams};
+use bgd_tests::shared::request::{ChannelStatus, ListResult, SubmitParams};
 use bgd_tests::slurm::Site;
+use bgd_tests::templates::shell_agent;
+use bgd_tests::upgrades::upgrade;
 use bgd_tests::{FakeDaemon, Outcome, Terminal, TestDaemon, bgctl_path, executable, helper_path, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -72,6 +74,33 @@ fn r168_failed_checks_are_reported_with_hints() {
 }
 
 #[test]
+fn r168_files_with_secrets_that_other_users_can_read_are_noted() {
+    let config = "[channels.chat]\ntype = \"telegram\"\ntoken_file = \"~/token\"\nchat_id = \"1\"\n\
+                  [agents.mine]\nprotocol = \"template\"\ncommand = [\"true\"]\nenv = { KEY = \"secret\" }\n";
+    let daemon = TestDaemon::builder().config(config).start();
+    let token = daemon.home().join("token");
+    fs::write(&token, "1:token").unwrap();
+    for (mode, state) in [(0o644, "note"), (0o640, "note"), (0o600, "ok")] {
+        let files = [("config's mode", daemon.config_path()), ("token's file", token.clone())];
+        for (_, path) in &files {
+            fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        }
+        let report: Value = daemon.run(&["--json", "doctor"]).json();
+        for (name, path) in files {
+            let found = check(&report, "daemon", name);
+            assert_eq!(found["state"], state, "{mode:o}: {found}");
+            let hint = format!("chmod 600 {}", path.display());
+            assert_eq!(found["hint"].as_str(), (state == "note").then_some(hint.as_str()), "{found}");
+        }
+    }
+    daemon.write_config("max_concurrent_tasks = 2\n");
+    fs::set_permissions(daemon.config_path(), Permissions::from_mode(0o644)).unwrap();
+    daemon.run(&["daemon", "reload"]).success();
+    let report: Value = daemon.run(&["--json", "doctor"]).json();
+    assert_eq!(check(&report, "daemon", "config's mode")["state"], "ok", "it has no secrets");
+}
+
+#[test]
 fn r168_killed_previous_daemon_is_noted_but_fails_no_check() {
     let mut daemon = TestDaemon::start();
     let runs = daemon.submit(&["sleep", "1000"]);
@@ -107,6 +136,49 @@ fn r168_notify_option_sends_test_notification_through_each_channel() {
     let bad = check(&report, "channels", "bad");
     assert!(bad["state"] == "fails" && bad["found"].as_str().unwrap().contains('3'), "{bad}");
     assert!(daemon.run(&["list", "-q"]).success().stdout.is_empty(), "it leaves no task behind");
+}
+
+#[test]
+fn r168_channel_whose_latest_notification_failed_fails() {
+    let config = "[channels.ops]\ntype = \"exec\"\nstarted = false\n\
+                  command = [\"sh\", \"-c\", \"cd; [ -e good ] || { echo oops >&2; exit 3; }\"]\n";
+    let daemon = TestDaemon::builder().config(config).start();
+    let notify = |daemon: &TestDaemon, is_over: fn(&ChannelStatus) -> bool| {
+        let params = SubmitParams { channel: Some("ops".into()), ..daemon.params() };
+        daemon.submit_with(&SubmitParams { shell: Some("true".into()), ..params });
+        wait::poll_until("a notice", || is_over(&daemon.channel("ops")).then_some(()));
+    };
+    let found = |daemon: &TestDaemon, code| {
+        let report: Value = daemon.run(&["--json", "doctor"]).expect_code(code).json();
+        check(&report, "channels", "ops").clone()
+    };
+    daemon.touch("good");
+    notify(&daemon, |channel| channel.sent == 1);
+    assert_eq!(found(&daemon, 0)["state"], "ok");
+    fs::remove_file(daemon.home().join("good")).unwrap();
+    notify(&daemon, |channel| channel.failed == 1);
+    upgrade(&daemon);
+    let failed = found(&daemon, 69);
+    assert_eq!(failed["state"], "fails", "{failed}");
+    let words = failed["found"].as_str().unwrap();
+    assert!(words.starts_with("the latest notification failed: ") && words.contains("oops"), "{failed}");
+    assert!(
+        failed["hint"].as_str().unwrap().starts_with("`bgctl doctor --notify` tries it again; "),
+        "{failed}"
+    );
+    daemon.touch("good");
+    notify(&daemon, |channel| channel.sent == 2);
+    assert_eq!(found(&daemon, 0)["state"], "ok");
+    fs::remove_file(daemon.home().join("good")).unwrap();
+    notify(&daemon, |channel| channel.failed == 2);
+    assert_eq!(found(&daemon, 69)["state"], "fails");
+    // An unrelated setting says nothing about the channel, but a new command does.
+    daemon.write_config(&format!("max_concurrent_tasks = 3\n{config}"));
+    daemon.run(&["daemon", "reload"]).success();
+    assert_eq!(found(&daemon, 69)["state"], "fails");
+    daemon.write_config(&config.replace("exit 3", "exit 0"));
+    daemon.run(&["daemon", "reload"]).success();
+    assert_eq!(found(&daemon, 0)["state"], "ok");
 }
 
 #[test]
@@ -240,6 +312,18 @@ fn r168_files_open_to_others_are_reported_with_chmod_command() {
 }
 
 #[test]
+fn r168_socket_folder_open_to_others_is_reported_with_chmod_command() {
+    let daemon = TestDaemon::start();
+    let folder = daemon.socket().parent().unwrap();
+    fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
+    let report: Value = daemon.run(&["--json", "doctor"]).expect_code(69).json();
+    let found = check(&report, "daemon", "answers");
+    assert_eq!(found["hint"], format!("chmod 700 {}", folder.display()), "{found}");
+    Outcome::of(Command::new("sh").args(["-c", found["hint"].as_str().unwrap()])).success();
+    daemon.run(&["doctor"]).success();
+}
+
+#[test]
 fn r168_agent_check_reports_login_state_and_how_to_log_in() {
     let daemon = FakeDaemon::start(&[], "");
     let program = daemon.home().join("codex-acp");
@@ -276,6 +360,14 @@ fn r168_agent_check_reports_login_state_and_how_to_log_in() {
     let found = doctor();
     let found = check(&found, "agents", "codex");
     assert!(found["state"] == "ok" && found["found"].as_str().unwrap().contains("logged in"), "{found}");
+}
+
+#[test]
+fn r168_template_agent_is_not_said_to_start() {
+    let daemon = TestDaemon::builder().config(shell_agent("mine", "exit 1", "")).start();
+    let report: Value = daemon.run(&["--json", "doctor"]).json();
+    let found = check(&report, "agents", "mine");
+    assert_eq!(found["found"], "was found, but not started; its first prompt shows whether it works");
 }
 
 #[test]
@@ -409,19 +501,24 @@ fn r169_completions_are_installed_for_user_shell() {
         let mut command = home.bgctl(args);
         command.env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME");
         let program = if shell == "nushell" { "nu" } else { shell };
+        // As on a machine with the package bash-completion.
+        command.env("XDG_DATA_DIRS", home.home().join("share"));
         Outcome::of(command.env("SHELL", format!("/usr/bin/{program}")))
     };
+    let loader = home.home().join("share/bash-completion/bash_completion");
+    fs::create_dir_all(loader.parent().unwrap()).unwrap();
+    fs::write(&loader, "").unwrap();
     for (shell, file) in FILES {
         let before: Value = run(&["--json", "--no-start", "doctor"], shell).expect_code(69).json();
         assert_eq!(check(&before, "shell", "completions")["state"], "note", "{shell}");
         let path = home.home().join(file);
-        let told = run(&["completions", "install"], shell).success().stdout_text();
-        assert!(told.starts_with(&format!("installed {}\n", path.display())), "{told}");
+        let stdout = run(&["completions", "install"], shell).success().stdout_text();
+        assert!(stdout.starts_with(&format!("installed {}\n", path.display())), "{stdout}");
         assert_eq!(fs::read(&path).unwrap(), home.run(&["completions", shell]).success().stdout);
         // Repeating it, and naming the shell, gives the same result.
         run(&["completions", "install", shell], "tcsh").success();
         if shell == "zsh" {
-            let line = told.lines().find(|line| line.trim_start().starts_with("fpath=")).unwrap();
+            let line = stdout.lines().find(|line| line.trim_start().starts_with("fpath=")).unwrap();
             fs::write(home.home().join(".zshrc"), format!("{line}\nautoload -Uz compinit && compinit\n"))
                 .unwrap();
         }
@@ -435,12 +532,38 @@ fn r169_completions_are_installed_for_user_shell() {
 }
 
 #[test]
+fn r169_bash_without_its_package_completes_with_printed_line() {
+    let home = TestDaemon::home_only();
+    let run = |args: &[&str]| {
+        let mut command = home.bgctl(args);
+        command.env_remove("XDG_DATA_HOME").env("XDG_DATA_DIRS", "/nowhere").env("SHELL", "/bin/bash");
+        Outcome::of(&mut command)
+    };
+    let doctor = || {
+        let report: Value = run(&["--json", "--no-start", "doctor"]).expect_code(69).json();
+        check(&report, "shell", "completions").clone()
+    };
+    let stdout = run(&["completions", "install"]).success().stdout_text();
+    assert!(stdout.contains("package bash-completion") && !stdout.contains("new shells"), "{stdout}");
+    let line = stdout.lines().find_map(|line| line.strip_prefix("  ")).expect("a line for .bashrc");
+    let before = doctor();
+    assert_eq!(before["state"], "note", "{before}");
+    assert!(before["hint"].as_str().unwrap().starts_with(&format!("{line}     in ")), "{before}");
+    fs::write(home.home().join(".bashrc"), format!("{line}\n")).unwrap();
+    let mut bash = Command::new("bash");
+    bash.args(["--norc", "-c", ". ~/.bashrc; complete -p bgctl"]);
+    bash.env_clear().env("HOME", home.home()).env("PATH", "/usr/bin:/bin");
+    assert!(Outcome::of(&mut bash).success().stdout_text().contains("_clap_complete_bgctl"));
+    assert_eq!(doctor()["state"], "ok", "{}", doctor());
+}
+
+#[test]
 fn r169_zsh_loads_completion_with_printed_fpath_line() {
     let home = TestDaemon::home_only();
     let mut install = home.bgctl(&["completions", "install", "zsh"]);
     install.env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME");
-    let told = Outcome::of(&mut install).success().stdout_text();
-    let line = told.lines().find(|line| line.trim_start().starts_with("fpath=")).unwrap();
+    let stdout = Outcome::of(&mut install).success().stdout_text();
+    let line = stdout.lines().find(|line| line.trim_start().starts_with("fpath=")).unwrap();
     let script = format!("{line}\nautoload -Uz compinit && compinit -D -u; print -r -- $_comps[bgctl]");
     let mut zsh = Command::new("zsh");
     zsh.args(["-f", "-c", &script]).env_clear().env("HOME", home.home()).env("PATH", "/usr/bin:/bin");
@@ -454,8 +577,8 @@ fn r169_printed_fpath_line_may_name_a_folder_with_blanks_and_quotes() {
     let data = home.home().join("it's my data");
     let mut install = home.bgctl(&["completions", "install", "zsh"]);
     install.env("XDG_DATA_HOME", &data);
-    let told = Outcome::of(&mut install).success().stdout_text();
-    let line = told.lines().find(|line| line.trim_start().starts_with("fpath=")).unwrap();
+    let stdout = Outcome::of(&mut install).success().stdout_text();
+    let line = stdout.lines().find(|line| line.trim_start().starts_with("fpath=")).unwrap();
     let mut zsh = Command::new("zsh");
     zsh.args(["-f", "-c", &format!("{line}\nprint -r -- $fpath[1]")]);
     let output =

@@ -87,8 +87,8 @@ fn r127_waiting_tasks_keep_waiting_after_kill() {
     wait::poll_until("its first attempt has failed", || {
         Some(daemon.task(again)).filter(|task| task.attempts.len() == 1 && task.status == Status::Pending)
     });
-    let told = daemon.submit_in("session", "true");
-    daemon.block(&[told]);
+    let notified = daemon.submit_in("session", "true");
+    daemon.block(&[notified]);
     let inbox = daemon.inbox("session").len();
     assert!(inbox > 0);
     let starts = |daemon: &TestDaemon, id| daemon.task(id).waiting;
@@ -433,13 +433,13 @@ fn r129_list_filters_by_time_and_text() {
     assert_eq!(listed(&daemon, &["--grep", "build", "--since", "4h", "--limit", "1"]), [young]);
     assert_eq!(listed(&daemon, &["--grep", "nothing like it"]), []);
 
-    for (args, told) in [
+    for (args, expected) in [
         (["--since", "soon"], "\"soon\" is not a time; use 2h (ago)"),
         (["--since", "2999-01-01"], "2999-01-01 is in the future"),
         (["--grep", ""], "the value of '--grep <TEXT>' is empty"),
     ] {
         let refused = daemon.run(&[&["list"], &args[..]].concat()).expect_code(2);
-        assert!(refused.stderr.contains(told), "{}", refused.stderr);
+        assert!(refused.stderr.contains(expected), "{}", refused.stderr);
     }
     let long = "x".repeat(5000);
     let refused = daemon.run(&["list", "--grep", &long]);

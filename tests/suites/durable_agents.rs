@@ -118,7 +118,7 @@ fn r127_prompt_file_is_removed_after_interrupted_turn_and_recreated_for_retry() 
     let mut daemon = TestDaemon::builder().config(config).start();
     let retry = Retry { times: 2, delay_ms: Some(1), max_delay_ms: None, codes: Vec::new(), signal: false };
     let tried = SubmitParams { retry: Some(retry), ..daemon.prompt_for("x", "again ") };
-    let (tried, cut) = (daemon.submit_with(&tried).id, daemon.tell("x", "once"));
+    let (tried, cut) = (daemon.submit_with(&tried).id, daemon.submit_prompt("x", "once"));
     let says = |daemon: &TestDaemon, id: TaskId, words: &str| {
         wait::poll_until(words, || (daemon.output(id) == words.as_bytes()).then_some(()));
     };

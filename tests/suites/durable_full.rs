@@ -95,8 +95,8 @@ fn r130_refused_submit_leaves_no_notice_in_inbox() {
     daemon.process().limit(Resource::Fsize, None);
     let accepted = wait::poll_until("a submit is accepted", || submit().ok());
     daemon.block(&[accepted]);
-    let told: Vec<TaskId> = daemon.inbox("s").into_iter().map(|item| item.notice.task.id).collect();
-    assert_eq!(told, [accepted]);
+    let notified: Vec<TaskId> = daemon.inbox("s").into_iter().map(|item| item.notice.task.id).collect();
+    assert_eq!(notified, [accepted]);
 }
 
 #[test]
@@ -261,4 +261,28 @@ fn r130_event_numbers_sent_while_journal_is_unwritable_are_not_reused() {
             (task.completed_at.is_some() && !task.lingering).then_some(())
         });
     }
+}
+
+/// The open file could still be written, but no other daemon would ever read it.
+#[test]
+fn r130_nothing_is_accepted_while_the_journal_is_not_in_its_place() {
+    let mut daemon = TestDaemon::durable("");
+    let kept = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    let (journal, away) = (daemon.state_dir().join("journal"), daemon.state_dir().join("journal.away"));
+    fs::rename(&journal, &away).unwrap();
+    let refused = daemon.run(&["submit", "--hold", "--", "true"]).expect_code(70);
+    let words = "journal.db was removed, moved or replaced: put its folder back";
+    assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    let warnings = daemon.status().warnings.join("; ");
+    assert!(warnings.contains(words), "{warnings}");
+    fs::rename(&away, &journal).unwrap();
+    wait::poll_until("the journal is found again", || {
+        daemon.status().warnings.iter().all(|warning| !warning.contains("journal")).then_some(())
+    });
+    let after = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    daemon.kill9();
+    daemon.launch();
+    assert_eq!([kept, after].map(|task| daemon.task(task).status), [Status::Pending; 2]);
+    assert_eq!(daemon.status().summary.total(), 2, "what was refused is not there");
+    daemon.cancel(&[kept, after]);
 }

@@ -13,8 +13,8 @@ use super::durable_damaged::query;
 
 /// Returns each group with its slots and whether it is paused.
 fn groups(daemon: &TestDaemon) -> Vec<(String, u64, bool)> {
-    let told = daemon.run(&["--json", "group", "list"]).success().stdout_text();
-    let list: GroupListResult = serde_json::from_str(&told).expect("the groups");
+    let stdout = daemon.run(&["--json", "group", "list"]).success().stdout_text();
+    let list: GroupListResult = serde_json::from_str(&stdout).expect("the groups");
     list.groups.into_iter().map(|group| (group.name, group.slots.into(), group.paused)).collect()
 }
 

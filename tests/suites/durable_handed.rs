@@ -11,7 +11,7 @@ use std::process::Command;
 
 use bgd_tests::handed::{Job, ended_with_open_pipe, line_of};
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::request::HandoffStream;
+use bgd_tests::shared::request::{HandoffStream, Stream};
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::upgrades::{exit_of, upgrade};
 use bgd_tests::user::must_be_root;
@@ -120,6 +120,47 @@ fn r126_handed_over_process_survives_kill_and_stop() {
             assert_eq!(daemon.output(id), b"<one>\n<two>\n<three>\n<four>\n");
         }
     }
+}
+
+/// Node gives a process two sockets for `stdio: 'pipe'`: with the pipes that they are drained through, these are more
+/// descriptors than one message to the keeper carries.
+#[test]
+fn r126_handed_over_process_with_two_sockets_survives_kill_stop_and_new_keeper() {
+    let mut daemon = durable();
+    let [(near, far), (near_err, far_err)] = [To::UnixSocket, To::TcpSocket].map(To::ends);
+    let line = "while read word; do test $word = end && exit 7; echo \"<$word>\"; echo \"[$word]\" >&2; done";
+    let mut command = Command::new("sh");
+    command.args(["-c", line]).stdout(far).stderr(far_err);
+    let mut job = Job::start(&daemon, &mut command);
+    drop(command);
+    let streams = [(HandoffStream::Stdout, near.as_fd()), (HandoffStream::Stderr, near_err.as_fd())];
+    let id = job.hand_over(&mut daemon.client(), &streams).id;
+    drop((near, near_err));
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let mut say = |job: &mut Job, daemon: &TestDaemon, word: &str| {
+        job.say(word);
+        out.extend(format!("<{word}>\n").into_bytes());
+        err.extend(format!("[{word}]\n").into_bytes());
+        wait::poll_until("both streams are drained", || {
+            let both = [Stream::Stdout, Stream::Stderr].map(|stream| daemon.stream(id, stream));
+            (both == [out.clone(), err.clone()]).then_some(())
+        });
+    };
+    say(&mut job, &daemon, "before");
+    for end in End::ALL {
+        end.again(&mut daemon);
+        assert_eq!(daemon.task(id).status, Status::Running, "{end:?}");
+        say(&mut job, &daemon, "again");
+    }
+    kill_keeper(&daemon);
+    End::Kill.again(&mut daemon);
+    say(&mut job, &daemon, "kept");
+    upgrade(&daemon);
+    say(&mut job, &daemon, "upgraded");
+    job.say("end");
+    job.wait_dead();
+    job.wait();
+    assert_eq!(exit_of(&daemon, id), Exit::Code(7));
 }
 
 fn output(daemon: &TestDaemon, id: TaskId) -> PathBuf {

@@ -280,6 +280,27 @@ pub(super) fn kill_keeper(daemon: &TestDaemon) {
     daemon.wait_for_new_keeper(&gone);
 }
 
+/// The keeper's socket is in that folder: the next daemon could not reach the keeper.
+#[test]
+fn r126_running_tasks_survive_a_kill_after_the_instance_folder_was_removed() {
+    let mut daemon = TestDaemon::durable("max_concurrent_tasks = 8");
+    let (script, file) = waits_for(&daemon, "go");
+    let before = daemon.submit_shell(&format!("{script}; exit 7"));
+    daemon.wait_running(before);
+    let gone = daemon.keeper();
+    fs::remove_dir_all(daemon.state_dir().join("instances")).unwrap();
+    let after = daemon.submit_shell(&format!("{script}; exit 8"));
+    daemon.wait_running(after);
+    daemon.wait_for_new_keeper(&gone);
+    wait::poll_until("only one keeper is left", || (daemon.keepers().len() == 1).then_some(()));
+    daemon.kill9();
+    daemon.launch();
+    assert_eq!([before, after].map(|task| daemon.task(task).status), [Status::Running; 2]);
+    fs::write(file, "").unwrap();
+    let exits = daemon.block(&[before, after]).into_iter().map(|task| task.exit);
+    assert!(exits.eq([Some(Exit::Code(7)), Some(Exit::Code(8))]));
+}
+
 /// The daemon's new program is the keeper's parent, too.
 #[test]
 fn r126_keeper_killed_after_upgrade_leaves_no_zombie() {
@@ -376,11 +397,11 @@ fn r131_event_and_notice_numbers_never_go_back_after_stops() {
             notice = last;
         }
         // Everything is in the journal before the answer.
-        let told = seq(&daemon);
-        assert!(told > 0);
+        let last_seq = seq(&daemon);
+        assert!(last_seq > 0);
         assert!(daemon.stop().success());
         daemon.launch();
-        assert!(seq(&daemon) >= told, "{round}: {} after {told}", seq(&daemon));
+        assert!(seq(&daemon) >= last_seq, "{round}: {} after {last_seq}", seq(&daemon));
     }
 }
 
@@ -488,6 +509,22 @@ fn r126_terminal_task_keeps_screen_and_job_across_kill_and_stop() {
     viewer.type_keys(id, "end\r");
     let ended = viewer.ended(id);
     assert_eq!((ended.status, ended.exit), (Status::Failed, Some(Exit::Code(9))));
+}
+
+#[test]
+fn r126_screen_after_kill_is_that_of_the_running_attempt() {
+    let mut daemon = TestDaemon::durable("");
+    let line =
+        "test -e again && { echo second; read go; exit; }; touch again; printf '\\033[?1049hfirst'; exit 1";
+    let args = ["submit", "--pty", "--retry", "1", "--retry-delay", "1ms", "--shell", line];
+    let id = daemon.run(&args).success().word::<TaskId>();
+    wait::poll_until("the second attempt", || daemon.output(id).ends_with(b"second\r\n").then_some(()));
+    daemon.kill9();
+    daemon.launch();
+    let mut viewer = Viewer::attach(&daemon, id, None);
+    assert_eq!((&*viewer.screen(), viewer.emulated().alternate_screen()), ("second", false));
+    viewer.type_keys(id, "go\r");
+    assert_eq!(viewer.ended(id).status, Status::Completed);
 }
 
 #[test]

@@ -196,7 +196,7 @@ fn r127_restored_notices_do_not_exceed_queue_limit() {
 }
 
 #[test]
-fn r127_notice_of_removed_channel_is_counted_as_untold_once() {
+fn r127_notice_of_removed_channel_is_counted_as_undelivered_once() {
     let server = HookServer::start();
     server.order(Reply::status(200).held());
     let mut daemon = with_server(&server, "");

@@ -85,8 +85,8 @@ fn r126_cancel_cut_by_kill_is_completed_by_next_daemon() {
     let ids = tasks.iter().copied().map(Into::into).collect();
     let params = CancelParams { ids, signal: Some("HUP".to_owned()), ..CancelParams::default() };
     let call = thread::spawn(move || client.call::<TaskCancel>(&params).map(drop));
-    let told = daemon.home().join("told");
-    wait::for_lines(&told, 1, "");
+    let signalled = daemon.home().join("told");
+    wait::for_lines(&signalled, 1, "");
     daemon.kill9();
     let _ = call.join().expect("the call has ended");
     daemon.launch();
@@ -95,7 +95,7 @@ fn r126_cancel_cut_by_kill_is_completed_by_next_daemon() {
     for task in daemon.block(&tasks) {
         assert_eq!(task.status, Status::Cancelled, "{task:?}");
     }
-    let text = fs::read_to_string(told).unwrap();
+    let text = fs::read_to_string(signalled).unwrap();
     assert_eq!(text.lines().collect::<BTreeSet<_>>().len(), MANY, "each has got the signal");
 }
 
@@ -118,11 +118,11 @@ fn r131_attempts_ending_during_stop_are_retried_by_next_daemon() {
     let mut command = daemon.bgctl(&["run", "--shell", job]);
     let mut run = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let file = |name: &str| daemon.home().join(name);
-    let (begun, told, end, go) = (file("begun"), file("told"), file("end"), file("go"));
+    let (begun, signalled, end, go) = (file("begun"), file("told"), file("end"), file("go"));
     wait::for_line(&begun, "begun");
     let mut watch = daemon.watch();
     daemon.process().signal(Signal::TERM).unwrap();
-    wait::for_line(&told, "told");
+    wait::for_line(&signalled, "told");
     fs::write(&end, "").unwrap();
     let is_over = |kind: EventKind| kind.is_terminal() || kind == EventKind::Retrying;
     let mut left = BTreeSet::from([service, retried]);

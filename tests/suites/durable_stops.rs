@@ -261,8 +261,29 @@ fn tasks_of_a_removed_journal_are_not_reported_as_kept() {
         let status = daemon.status();
         status.notes.into_iter().chain(status.warnings).filter(|text| text.contains("was durable")).collect()
     };
-    let told: Vec<String> = says();
-    assert!(told.len() == 2 && told[0].ends_with("; to drop it, remove that folder"), "{told:?}");
+    let notes: Vec<String> = says();
+    assert!(notes.len() == 2 && notes[0].ends_with("; to drop it, remove that folder"), "{notes:?}");
     fs::remove_dir_all(daemon.state_dir().join("journal")).unwrap();
     assert_eq!(says(), <[String; 0]>::default());
+}
+
+#[test]
+fn r129_reload_and_restart_say_how_many_tasks_a_lower_limit_clears() {
+    let daemon = TestDaemon::home_only();
+    daemon.write_config("durable = true");
+    let ids: Vec<TaskId> = (0..5).map(|_| daemon.submitted(&["--", "true"])).collect();
+    daemon.block(&ids);
+    // A quarter, rounded up, is left for unfinished tasks.
+    daemon.write_config("durable = true\n[limits]\ntasks = 4");
+    let stdout = daemon.run(&["daemon", "reload"]).success().stdout_text();
+    assert!(stdout.contains("changed: limits.tasks\nclears 2 finished tasks with their output"), "{stdout}");
+    let log = fs::read_to_string(daemon.state_dir().join("bgd.log")).unwrap();
+    assert!(log.contains("are cleared with their output tasks=2"), "{log}");
+    assert_eq!(daemon.status().summary.total(), 3);
+    daemon.write_config("durable = true\n[limits]\ntasks = 2");
+    let stderr = daemon.run(&["daemon", "restart"]).success().stderr;
+    assert!(stderr.contains("keeps 1 finished task with its output"), "{stderr}");
+    assert!(stderr.contains("clears 2 finished tasks with their output"), "{stderr}");
+    assert_eq!(daemon.status().summary.total(), 1);
+    daemon.run(&["daemon", "stop"]).success();
 }

@@ -109,19 +109,19 @@ fn r126_waiters_and_followers_continue_with_next_daemon() {
     let before = daemon.process();
     daemon.kill9();
     let mut errors = BufReader::new(followed.stderr.take().unwrap());
-    let mut told = String::new();
-    errors.read_line(&mut told).unwrap();
-    assert_eq!(told, GOES_ON);
+    let mut message = String::new();
+    errors.read_line(&mut message).unwrap();
+    assert_eq!(message, GOES_ON);
     assert_ne!(daemon.pid(), before.pid());
     gate.open();
     let rest: Vec<String> = lines.collect();
     assert_eq!(rest, (20001..=40000).map(|number: u32| number.to_string()).collect::<Vec<_>>());
     assert!(followed.wait().unwrap().success());
     for (child, code) in waits {
-        let (exited, written, told) = ended(child);
-        assert_eq!(exited, Some(code), "{written} {told}");
+        let (exited, written, stderr) = ended(child);
+        assert_eq!(exited, Some(code), "{written} {stderr}");
         // A client that waits for a line may find it in the file before it notices the kill.
-        assert!(told == GOES_ON || code == 0 && told.is_empty(), "{told}");
+        assert!(stderr == GOES_ON || code == 0 && stderr.is_empty(), "{stderr}");
     }
     stop(&daemon);
 }
@@ -137,8 +137,8 @@ fn r126_waiter_abandons_connection_held_open_only_by_starting_process() {
     let (program, task) = with_unreadable_program(&daemon, None);
     daemon.kill9();
     gate.open();
-    let (exited, written, told) = ended(block);
-    assert_eq!((exited, &*told), (Some(0), GOES_ON), "{written}");
+    let (exited, written, stderr) = ended(block);
+    assert_eq!((exited, &*stderr), (Some(0), GOES_ON), "{written}");
     program.release();
     has_run_once(&daemon, task);
     stop(&daemon);
@@ -170,8 +170,8 @@ fn r126_events_continue_without_gap_and_inbox_follows_next_daemon() {
     };
     until("started");
     daemon.kill9();
-    let mut told = BufReader::new(inbox.stderr.take().unwrap()).lines().map(Result::unwrap);
-    assert_eq!(told.next().unwrap(), GOES_ON.trim_end());
+    let mut errors = BufReader::new(inbox.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(errors.next().unwrap(), GOES_ON.trim_end());
     gate.open();
     until("completed");
     assert!(seqs.windows(2).all(|two| two[0] + 1 == two[1]), "{seqs:?}");
@@ -253,10 +253,10 @@ fn r126_waiter_fails_if_tasks_are_lost_or_daemon_was_stopped() {
         } else {
             daemon.stop();
         }
-        let (exited, _, told) = ended(block);
-        assert_eq!(exited, Some(69), "{told}");
-        assert!(!told.contains("takes over its tasks"), "{told}");
-        assert_eq!(told.contains("was stopped; tasks it did not cancel keep running"), !kills, "{told}");
+        let (exited, _, stderr) = ended(block);
+        assert_eq!(exited, Some(69), "{stderr}");
+        assert!(!stderr.contains("takes over its tasks"), "{stderr}");
+        assert_eq!(stderr.contains("was stopped; tasks it did not cancel keep running"), !kills, "{stderr}");
         assert_eq!(holder::of(daemon.socket_path()), None, "no daemon was started");
         daemon.launch();
         daemon.run(&["daemon", "stop", "--cancel"]).success();
@@ -287,9 +287,9 @@ fn r131_waiters_and_followers_continue_after_restart() {
     daemon.run(&["daemon", "restart"]).success();
     assert!(daemon.ended().success());
     for client in waits.iter_mut().map(|(client, _)| client).chain([&mut events]) {
-        let mut told = String::new();
-        BufReader::new(client.stderr.take().unwrap()).read_line(&mut told).unwrap();
-        assert_eq!(told, GOES_ON);
+        let mut message = String::new();
+        BufReader::new(client.stderr.take().unwrap()).read_line(&mut message).unwrap();
+        assert_eq!(message, GOES_ON);
     }
     gate.open();
     for (child, code) in waits {
@@ -343,8 +343,8 @@ fn r126_waiter_does_not_restart_daemon_killed_during_stop() {
     let stop = begin(&daemon, &["daemon", "stop", "--cancel"]);
     daemon.wait_output(id, "asked");
     daemon.kill9();
-    let (exited, _, told) = ended(block);
-    assert_eq!(exited, Some(69), "{told}");
+    let (exited, _, stderr) = ended(block);
+    assert_eq!(exited, Some(69), "{stderr}");
     // The daemon is gone, as requested.
     ended(stop);
     assert_eq!(holder::of(daemon.socket_path()), None, "no daemon was started");
@@ -362,9 +362,9 @@ fn r126_waiter_fails_if_next_daemon_lacks_the_tasks() {
     let block = blocked(&daemon, daemon.bgctl(&["block", &id.to_string()]));
     daemon.write_config("durable = false");
     daemon.kill9();
-    let (exited, _, told) = ended(block);
-    assert_eq!(exited, Some(69), "{told}");
-    assert!(!told.contains("takes over its tasks"), "{told}");
+    let (exited, _, stderr) = ended(block);
+    assert_eq!(exited, Some(69), "{stderr}");
+    assert!(!stderr.contains("takes over its tasks"), "{stderr}");
     wait::poll_until("the daemon that it has started", || holder::of(daemon.socket_path()));
     daemon.run(&["daemon", "stop"]).success();
 }
@@ -380,9 +380,9 @@ fn r126_waiter_reports_next_daemon_that_fails_to_start() {
     block.env("BGD_DAEMON", &program);
     let block = blocked(&daemon, block);
     daemon.kill9();
-    let (exited, _, told) = ended(block);
-    assert_eq!(exited, Some(69), "{told}");
-    assert!(told.contains("the daemon ended before it was ready"), "{told}");
+    let (exited, _, stderr) = ended(block);
+    assert_eq!(exited, Some(69), "{stderr}");
+    assert!(stderr.contains("the daemon ended before it was ready"), "{stderr}");
     daemon.launch();
     daemon.run(&["daemon", "stop", "--cancel"]).success();
 }
@@ -394,8 +394,8 @@ fn r126_no_start_flag_keeps_waiter_from_starting_daemon() {
     daemon.wait_running(id);
     let block = blocked(&daemon, daemon.bgctl(&["--no-start", "block", &id.to_string()]));
     daemon.kill9();
-    let (exited, _, told) = ended(block);
-    assert_eq!(exited, Some(69), "{told}");
+    let (exited, _, stderr) = ended(block);
+    assert_eq!(exited, Some(69), "{stderr}");
     assert_eq!(holder::of(daemon.socket_path()), None, "no daemon was started");
     daemon.launch();
     daemon.run(&["daemon", "stop", "--cancel"]).success();
@@ -467,23 +467,23 @@ fn r126_waits_for_several_tasks_continue_without_cleared_ones() {
     let kind = |line: String| serde_json::from_str::<Value>(&line).unwrap()["kind"].clone();
     assert_eq!(lines.next().map(kind), Some("cleared".into()));
     daemon.kill9();
-    let mut told = BufReader::new(events.stderr.take().unwrap()).lines().map(Result::unwrap);
-    assert_eq!(told.next().unwrap(), GOES_ON.trim_end());
+    let mut errors = BufReader::new(events.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(errors.next().unwrap(), GOES_ON.trim_end());
     gates[1].open();
     // What only the killed daemon knew is a gap.
     let line = lines.find(|line| !line.contains("\"gap\"")).unwrap();
     assert_eq!((line.contains(&last), kind(line)), (true, "completed".into()));
     events.kill().unwrap();
     events.wait().unwrap();
-    let (code, written, told) = self::ended(of_known);
-    assert_eq!((code, &*told), (Some(0), GOES_ON), "{written}");
+    let (code, written, stderr) = self::ended(of_known);
+    assert_eq!((code, &*stderr), (Some(0), GOES_ON), "{written}");
     let shown = |written: &str| {
         written.lines().map(|line| line.split('\t').take(2).collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
     };
     assert_eq!(shown(&written), [format!("{ended} completed"), format!("{last} completed")]);
     // Nobody can know how this one ended.
-    let (code, written, told) = self::ended(of_unknown);
-    assert_eq!((code, shown(&written)), (Some(66), vec![format!("{last} completed")]), "{told}");
-    assert!(told.contains(&format!("task {first} was cleared before")), "{told}");
+    let (code, written, stderr) = self::ended(of_unknown);
+    assert_eq!((code, shown(&written)), (Some(66), vec![format!("{last} completed")]), "{stderr}");
+    assert!(stderr.contains(&format!("task {first} was cleared before")), "{stderr}");
     stop(&daemon);
 }

@@ -1,8 +1,10 @@
 //! Tasks of this machine's daemon that another machine runs, through a real ssh and a real sshd: `submit --on`.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Command, Stdio};
 
-use bgd_tests::far::Far;
+use bgd_tests::far::{Far, HOST};
 use bgd_tests::shared::client::ClientError;
 use bgd_tests::shared::error::ErrorKind;
 use bgd_tests::shared::failure::FailureKind;
@@ -369,14 +371,26 @@ fn r145_unreachable_machine_is_awaited_but_refusing_one_fails_task() {
 #[test]
 fn r145_cancel_returns_without_connection_and_is_executed_later() {
     let mut far = Far::with_here("");
-    let id = submit(&far, &[], "sleep 1000");
+    let id = submit(&far, &["--session", "s"], "sleep 1000");
     until(&mut far, id, "it runs", |task| task.status == Status::Running);
     far.wrap("test ! -e \"$0.shut\" || exit 255");
     fs::write(far.path("ssh.shut"), "").unwrap();
     far.cut_here();
-    let task = far.here().cancel(&[id]).remove(0);
+    let cancelled = far.run_here(&["cancel", &id.to_string()]).success().stdout_text();
+    let left = "it may still run on far, and will be ended there as soon as possible";
+    assert_eq!(cancelled, format!("{id} cancelled, but {left}\n"));
+    let task = far.here().task(id);
     assert_eq!((task.status, task.lingering), (Status::Cancelled, true));
     assert!(matches!(task.exit, Some(Exit::Unknown(why)) if why.contains("may still run there")));
+    let page = far.run_here(&["status", &id.to_string()]).success().stdout_text();
+    assert!(page.contains(&format!("lingering:   {left}")), "{page}");
+    let kept = far.run_here(&["clear", "--session", "s"]).success();
+    assert_eq!(kept.stdout_text(), "cleared 0\n");
+    let short = &id.to_string()[..8];
+    let hint = format!(
+        "kept 1 finished task that may have running processes; `bgctl clear {short}` removes it anyway\n"
+    );
+    assert_eq!(kept.stderr, hint);
     assert_eq!(there(&far)[0].status, Status::Running);
     fs::remove_file(far.path("ssh.shut")).unwrap();
     wait::poll_until("it is ended there", || {
@@ -458,6 +472,20 @@ fn r145_options_unsupported_by_executor_are_refused() {
 }
 
 #[test]
+fn r145_executor_local_is_this_machine() {
+    let daemon = TestDaemon::start();
+    for on in [&[][..], &["--on", "local"]] {
+        let args = [&["submit"], on, &["--", "true"]].concat();
+        let id: TaskId = daemon.run(&args).success().stdout_text().trim().parse().unwrap();
+        let task = daemon.block(&[id]).remove(0);
+        assert_eq!((task.status, task.on.as_deref(), &*task.group), (Status::Completed, None, "default"));
+    }
+    let shell = SubmitParams { shell: Some("true".into()), ..daemon.params() };
+    let task = daemon.submit_with(&SubmitParams { on: Some("local".to_owned()), ..shell });
+    assert_eq!(task.on, None);
+}
+
+#[test]
 fn r146_resources_without_cluster_are_refused_over_the_wire() {
     let mut far = Far::with_here("");
     let here = far.here();
@@ -478,6 +506,43 @@ fn r146_resources_without_cluster_are_refused_over_the_wire() {
         }
     }
     assert_eq!(here.status().summary.total(), 0);
+}
+
+#[test]
+fn r145_connection_of_an_executor_is_not_shared_with_ssh_sessions_of_the_user() {
+    let mut far = Far::start();
+    let control = far.path("cm");
+    far.configure_ssh(&format!(
+        "ControlMaster auto\nControlPath {}\nControlPersist no\nLogLevel ERROR",
+        control.display()
+    ));
+    far.start_here("");
+    let id = far.submit_on(&[], "true");
+    ended(&mut far, id);
+    assert!(!control.exists(), "it is no master");
+    // It must not wait forever if the connection is lost.
+    let mut command = Command::new("timeout");
+    command.arg("60").arg(far.path("ssh")).args([HOST, "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut session = command.spawn().unwrap();
+    let (mut input, mut output) =
+        (session.stdin.take().unwrap(), BufReader::new(session.stdout.take().unwrap()));
+    let mut works = || {
+        writeln!(input, "still here").unwrap();
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        line == "still here\n"
+    };
+    assert!(works());
+    assert!(control.exists(), "it is a master");
+    let before = far.connections();
+    far.here().restart();
+    let id = far.submit_on(&[], "true");
+    ended(&mut far, id);
+    assert_eq!(far.connections(), before + 1, "nor a client");
+    far.here().stop();
+    assert!(works());
+    drop(input);
+    assert!(session.wait().unwrap().success());
 }
 
 #[test]
@@ -503,6 +568,10 @@ fn r145_executor_check_reports_whether_machine_works() {
     far.set_session(&[("PATH", "/usr/bin:/bin")]);
     let fails = far.run_here(&["executors", "--check"]).expect_code(69).stdout_text();
     assert!(fails.contains("\tfails: ") && fails.contains("no bgctl there"), "{fails}");
-    assert!(fails.contains("\t-\tinstall bgd there so that `ssh far bgctl --version` works"), "{fails}");
+    let ssh = far.path("ssh").display().to_string();
+    assert!(
+        fails.contains(&format!("\t-\tinstall bgd there so that `{ssh} far bgctl --version` works")),
+        "{fails}"
+    );
     far.run_here(&["executors", "moon"]).expect_code(2);
 }

@@ -19,6 +19,12 @@ fn kill(far: &mut Far, meanwhile: impl FnOnce(&Far)) {
     far.here().launch();
 }
 
+/// Makes sure that the next daemon knows what clients have been shown: a submit is answered when it is recorded, after
+/// all that happened before.
+fn record_all(far: &mut Far) {
+    far.here().submit(&["true"]);
+}
+
 /// Returns a file of the other machine, and a shell command that waits there until it exists.
 fn gate(far: &Far, name: &str) -> (PathBuf, String) {
     let path = far.daemon.home().join(name);
@@ -281,6 +287,38 @@ fn r151_stopped_durable_daemon_leaves_remote_tasks_running_and_counts_them() {
 }
 
 #[test]
+fn r151_tasks_of_two_executors_on_one_machine_survive_kill_and_stop() {
+    let mut far = Far::start();
+    let config = format!("durable = true\n{}", far.second_executor());
+    far.start_here(&config);
+    let (open, until_open) = gate(&far, "open");
+    let first = far.submit_on(&[], "exec sleep 1000");
+    let line = format!("{until_open}; exit 3");
+    let second = far.run_here(&["submit", "--on", "second", "--shell", &line]).word();
+    far.running(first);
+    far.running(second);
+    kill(&mut far, |_| ());
+    for id in [first, second] {
+        far.until(id, "it is known again", |task| task.status == Status::Running);
+    }
+    // The connection of the executor that has no task left is still open at the stop.
+    far.here().cancel(&[first]);
+    wait::poll_until("it is cleared", || (far.tasks_there().len() == 1).then_some(()));
+    far.run_here(&["daemon", "stop"]).success();
+    assert!(far.here().ended().success());
+    assert_eq!(far.tasks_there()[0].status, Status::Running);
+    let refused = far.run_here(&["daemon", "stop", "--cancel"]).expect_code(69);
+    assert!(refused.stderr.contains("may have left tasks running"), "{}", refused.stderr);
+    far.here().launch();
+    fs::write(open, "").unwrap();
+    assert_eq!(far.ended(second).exit, Some(Exit::Code(3)));
+    far.forgotten();
+    far.run_here(&["daemon", "stop"]).success();
+    let nothing = far.run_here(&["daemon", "stop", "--cancel"]).success().stdout_text();
+    assert_eq!(nothing, "no daemon is running\n");
+}
+
+#[test]
 fn r151_changing_durability_ends_remote_tasks_of_previous_daemon() {
     let mut far = Far::with_here("");
     for config in ["durable = true", ""] {
@@ -458,18 +496,20 @@ fn r151_remote_task_survives_kill_and_change_of_host() {
     let (open, until_open) = gate(&far, "open");
     let old = far.submit_on(&[], &format!("{until_open}; echo \"$HOME\"; exit 4"));
     far.running(old);
+    record_all(&mut far);
     kill(&mut far, |far| far.set_host("near"));
     let new = far.submit_on(&[], "echo \"$HOME\"");
     far.until(new, "the reason", |task| {
         let reason = task.elsewhere.as_ref().and_then(|there| there.reason.as_deref());
         reason.is_some_and(|reason| reason.contains("the previous host"))
     });
+    record_all(&mut far);
     // The next daemon does not know it from the configuration either.
     kill(&mut far, |_| ());
     far.until(old, "it is known", |task| {
         task.elsewhere.as_ref().is_some_and(|there| there.unknown_since.is_none())
     });
-    assert_eq!(far.here().task(old).status, Status::Running);
+    far.running(old);
     assert!(near.tasks_there().is_empty());
     fs::write(open, "").unwrap();
     let task = far.ended(old);

@@ -58,16 +58,20 @@ fn refused(far: &mut Far, words: &[&str]) {
 fn r145_permanent_connection_errors_fail_task_with_advice() {
     let mut far = Far::with_here("");
     far.set_session(&[("PATH", "/usr/bin:/bin")]);
-    refused(&mut far, &["no bgctl there", "install bgd there so that `ssh far bgctl --version` works"]);
+    let install =
+        format!("install bgd there so that `{} far bgctl --version` works", far.path("ssh").display());
+    refused(&mut far, &["no bgctl there", &install]);
     let mut far = Far::with_here("");
     edit_messages(&far, "s/\"protocol\":[0-9]*/\"protocol\":99/");
     refused(&mut far, &["speaks protocol 99", "install the same version on both machines"]);
     let mut far = Far::with_here("");
     far.change_key("user");
-    refused(&mut far, &["Permission denied", "check the connection with: ssh far true"]);
+    let check = format!("check the connection with: {} far true", far.path("ssh").display());
+    refused(&mut far, &["Permission denied", &check]);
     let mut far = Far::with_here("");
     far.change_key("host");
-    refused(&mut far, &["Host key verification failed", "check the connection with: ssh far true"]);
+    let check = format!("check the connection with: {} far true", far.path("ssh").display());
+    refused(&mut far, &["Host key verification failed", &check]);
 }
 
 #[test]
@@ -327,6 +331,8 @@ fn r145_task_fails_if_there_is_no_ssh() {
     let task = far.ended(id);
     let why = task.error.unwrap();
     assert!(task.status == Status::Failed && why.contains("can't start /nonexistent/ssh"), "{why}");
+    let checked = far.run_here(&["executors", "--check", "bare"]).expect_code(69).stdout_text();
+    assert!(checked.contains("correct `ssh` of the executor") && !checked.contains("BGD_SSH"), "{checked}");
 }
 
 #[test]
@@ -439,5 +445,6 @@ fn r145_too_many_authentication_failures_fail_task_at_once() {
         "echo 'Received disconnect from 10.0.0.1 port 22:2: Too many authentication failures' >&2\n\
          echo 'Disconnected from 10.0.0.1 port 22' >&2; exit 255",
     );
-    refused(&mut far, &["Too many authentication failures", "check the connection with: ssh far true"]);
+    let check = format!("check the connection with: {} far true", far.path("ssh").display());
+    refused(&mut far, &["Too many authentication failures", &check]);
 }

@@ -170,8 +170,12 @@ fn r05_cancel_returns_while_debugger_holds_process() {
     assert_eq!((task.status, task.lingering), (Status::Cancelled, true));
     let Some(Exit::Unknown(why)) = &task.exit else { panic!("{task:?}") };
     assert!(why.contains("after SIGKILL"), "{why}");
-    // The task can be cleared in this state, and its process is gone once the debugger lets go.
-    assert_eq!(daemon.client().call::<TaskClear>(&ClearParams::default()).unwrap().cleared, 1);
+    // The task can be cleared in this state if it is named, and its process is gone once the debugger lets go.
+    let clear = |ids| {
+        let params = ClearParams { ids, ..ClearParams::default() };
+        daemon.client().call::<TaskClear>(&params).unwrap().cleared
+    };
+    assert_eq!((clear(None), clear(Some(vec![id.into()]))), (0, 1));
     assert!(leader.is_alive());
     drop(debugger);
     leader.gone();

@@ -54,12 +54,12 @@ fn r55_completion_event_is_sent_with_or_without_blocked_client() {
             EventKind::Completed
         );
     }
-    let mut told: Vec<TaskId> =
+    let mut seen: Vec<TaskId> =
         (0..2).map(|_| watch.until(|event| event.kind.is_terminal()).task.id).collect();
-    told.sort_unstable();
+    seen.sort_unstable();
     let mut wanted = vec![alone, awaited];
     wanted.sort_unstable();
-    assert_eq!(told, wanted);
+    assert_eq!(seen, wanted);
 }
 
 #[test]
@@ -478,7 +478,7 @@ fn bgctl_events_exits_when_its_reader_closes_while_idle() {
 }
 
 #[test]
-fn r55_event_tells_when_output_of_lingering_task_is_complete() {
+fn r55_event_reports_when_output_of_lingering_task_is_complete() {
     let daemon = TestDaemon::start();
     mkfifo(&daemon.home().join("gate"), Mode::S_IRWXU).unwrap();
     let mut watch = daemon.watch();

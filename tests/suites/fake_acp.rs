@@ -242,7 +242,7 @@ fn session_updates_follow_the_protocol() {
 }
 
 #[test]
-fn turn_obeys_or_ignores_cancel() {
+fn turn_follows_or_ignores_cancel() {
     let home = home();
     let mut client = Client::ready(home.path(), &[]);
     let session = client.new_session();

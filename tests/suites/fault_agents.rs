@@ -16,7 +16,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 /// Enforces an ignored cancel quickly.
-const HURRY: &str = "[grace]\ncancel = \"300ms\"";
+const SHORT_GRACE: &str = "[grace]\ncancel = \"300ms\"";
 
 /// Submits a prompt that the agent must complete in spite of everything, and then another one.
 #[track_caller]
@@ -96,7 +96,7 @@ fn long_line_is_accepted_and_endless_line_ends_the_connection() {
 
 #[test]
 fn r05_cancel_ends_agent_process_of_turn_that_never_ends() {
-    let daemon = FakeDaemon::with(HURRY, &[], "");
+    let daemon = FakeDaemon::with(SHORT_GRACE, &[], "");
     for prompt in ["say half; no-answer", "ignore-cancel; say half; hang"] {
         let id = daemon.prompt(prompt);
         let process = daemon.agent_process(id);
@@ -121,7 +121,7 @@ fn r05_cancel_ends_agent_process_of_turn_that_never_ends() {
 
 #[test]
 fn r04_agent_process_of_turn_that_ignores_its_time_limit_is_ended() {
-    let daemon = FakeDaemon::with(HURRY, &[], "");
+    let daemon = FakeDaemon::with(SHORT_GRACE, &[], "");
     let params = SubmitParams { time_limit_ms: Some(200), ..daemon.prompt_params("no-answer") };
     let id = daemon.submit_with(&params).id;
     let task = daemon.ends_as(id, Status::Failed);
@@ -131,7 +131,7 @@ fn r04_agent_process_of_turn_that_ignores_its_time_limit_is_ended() {
 
 #[test]
 fn r05_neighbour_of_forcibly_ended_turn_fails_with_reason() {
-    let daemon = FakeDaemon::with(HURRY, &[], "");
+    let daemon = FakeDaemon::with(SHORT_GRACE, &[], "");
     let (stubborn, neighbour) = (daemon.prompt("no-answer"), daemon.prompt("say half; hang"));
     assert_eq!(daemon.wait_running(stubborn).pid, daemon.wait_running(neighbour).pid);
     daemon.wait_output(neighbour, "half");
@@ -223,6 +223,23 @@ fn text_after_turn_end_is_kept_without_changing_the_result() {
 }
 
 #[test]
+fn text_after_turn_end_beyond_its_limit_is_reported_as_lost() {
+    const KEPT: usize = 64 * 1024;
+    let daemon = fake();
+    let description = Some("late".to_owned());
+    let prompt = format!("late {}; say done", "x".repeat(70_000));
+    let id = daemon.submit_with(&SubmitParams { description, ..daemon.prompt_params(&prompt) }).id;
+    daemon.ends_as(id, Status::Completed);
+    let output =
+        wait::poll_until("the loss", || Some(daemon.task(id).output).filter(|output| output.lost_bytes > 0));
+    let why = "an agent may write at most 64 KiB after its turn";
+    assert_eq!((output.lost_bytes, output.lost_because.as_deref()), (70_000 - KEPT as u64, Some(why)));
+    let all = "done\n[late] ".len() + KEPT;
+    wait::poll_until("the rest", || (daemon.output(id).len() == all).then_some(()));
+    assert_eq!(daemon.result(id), "done");
+}
+
+#[test]
 fn r04_agent_start_failure_reports_the_reason() {
     for (flags, words) in [
         (&["--exit-at-start", "3", "--stderr", "no licence here"][..], &["code 3", "no licence here"][..]),
@@ -280,13 +297,13 @@ fn r20_flood_of_agent_updates_is_throttled_and_fully_counted() {
     let daemon = fake();
     let mut watch = daemon.watch();
     let id = daemon.prompt(&format!("flood {CALLS}; tool last"));
-    let (begin, mut told) = (Instant::now(), 0);
+    let (begin, mut events) = (Instant::now(), 0);
     while !watch.next_event().kind.is_terminal() {
-        told += 1;
+        events += 1;
     }
     // At most four times a second for each of three kinds, plus the events of its beginning and its end.
     let most = 12 * (begin.elapsed().as_secs() + 1) + 10;
-    assert!(told <= most, "{told} events, at most {most} are expected");
+    assert!(events <= most, "{events} events, at most {most} are expected");
     let task = daemon.ends_as(id, Status::Completed);
     assert_eq!(task.progress.tool_calls, CALLS + 1);
     assert_eq!(task.progress.last_tools, [(CALLS - 1).to_string(), CALLS.to_string(), "last".to_owned()]);

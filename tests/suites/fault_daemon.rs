@@ -11,7 +11,7 @@ use bgd_tests::shared::error::ErrorKind;
 use bgd_tests::shared::event::EventKind;
 use bgd_tests::shared::request::{
     BlockMode, BlockParams, DaemonShutdown, Hello, HelloParams, IdParams, ShutdownParams, SubmitParams,
-    TaskBlock, TaskGet,
+    TaskBlock, TaskGet, TerminalSize,
 };
 use bgd_tests::shared::task::Status;
 use bgd_tests::upgrades::in_time;
@@ -19,9 +19,10 @@ use bgd_tests::{Process, TestDaemon, bgctl_path, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use rustix::process::Signal;
+use serde_json::Value;
 
 /// A grace period that never expires unless the test wants it to.
-const NO_HURRY: &str = "[grace]\ncancel = \"1h\"";
+const LONG_GRACE: &str = "[grace]\ncancel = \"1h\"";
 
 /// A task with processes in its session, in their own sessions, and without a parent.
 const TREE: &str = "sleep 1000 &
@@ -133,14 +134,14 @@ fn r09_next_bgctl_reports_lost_tasks_and_log_path() {
     daemon.block(&[done]);
     daemon.wait_running(runs);
     daemon.kill9();
-    let told = daemon.run(&["list", "-q"]).success();
-    assert_eq!(told.stdout_text(), "");
+    let outcome = daemon.run(&["list", "-q"]).success();
+    assert_eq!(outcome.stdout_text(), "");
     let log = daemon.home().join("state/bgd/bgd.log");
     // One of the two had ended; the output of both is lost.
     let lost = "its running and pending tasks are lost, and the output of every task that it had started (2)";
     let words = ["was killed", lost, log.to_str().unwrap()];
-    assert!(words.iter().all(|word| told.stderr.contains(word)), "{}", told.stderr);
-    assert_eq!(told.stderr.lines().count(), 1, "{}", told.stderr);
+    assert!(words.iter().all(|word| outcome.stderr.contains(word)), "{}", outcome.stderr);
+    assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
     assert!(log.exists());
     // It is reported only once, but remains visible on request.
     assert_eq!(daemon.run(&["list"]).success().stderr, "");
@@ -167,7 +168,7 @@ fn r09_next_bgctl_reports_lost_tasks_and_log_path() {
 fn r11_sigterm_and_sigint_cancel_every_task_and_leave_nothing_behind() {
     for signal in [Signal::TERM, Signal::INT] {
         let mut daemon =
-            TestDaemon::builder().config(format!("max_concurrent_tasks = 1\n{NO_HURRY}")).start();
+            TestDaemon::builder().config(format!("max_concurrent_tasks = 1\n{LONG_GRACE}")).start();
         let tree = tree(&daemon);
         let waiting = daemon.submit(&["touch", "never"]);
         let mut watch = daemon.watch();
@@ -199,7 +200,7 @@ fn output_of(process: &Process) -> std::path::PathBuf {
 
 #[test]
 fn r11_second_signal_skips_the_grace_period() {
-    let mut daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let mut daemon = TestDaemon::builder().config(LONG_GRACE).start();
     let task = stubborn(&daemon);
     let process = daemon.process();
     process.signal(Signal::TERM).unwrap();
@@ -217,7 +218,7 @@ fn r11_second_signal_skips_the_grace_period() {
 
 #[test]
 fn r01_jobs_begun_during_a_shutdown_go_to_the_next_daemon() {
-    let mut daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let mut daemon = TestDaemon::builder().config(LONG_GRACE).start();
     let named =
         SubmitParams { argv: Some(vec!["true".into()]), session: Some("mine".into()), ..daemon.params() };
     daemon.submit_with(&named);
@@ -251,8 +252,46 @@ fn r01_jobs_begun_during_a_shutdown_go_to_the_next_daemon() {
 }
 
 #[test]
+fn shutdown_that_takes_long_is_shown_and_announced_to_those_who_wait_for_it() {
+    const WHAT: &str = "the daemon is shutting down, with 1 active task left";
+    let mut daemon = TestDaemon::builder().config(LONG_GRACE).start();
+    assert!(!daemon.status().shutting_down);
+    let task = stubborn(&daemon);
+    let process = daemon.process();
+    process.signal(Signal::TERM).unwrap();
+    wait::for_line(&output_of(&task), "got it");
+
+    assert!(daemon.status().shutting_down);
+    let page = daemon.run(&["daemon", "status"]).success().stdout_text();
+    assert!(page.lines().any(|line| line.starts_with("ending:") && line.ends_with(WHAT)), "{page}");
+    let started = daemon.run(&["daemon", "start"]).success().stdout_text();
+    assert_eq!(started, format!("already running, pid {}; {WHAT}\n", process.pid()));
+    let report: Value = daemon.run(&["--json", "doctor"]).json();
+    let checks = report["checks"].as_array().unwrap();
+    let ending = checks.iter().find(|check| check["name"] == "ending").unwrap();
+    assert_eq!((&ending["state"], &ending["found"]), (&"note".into(), &WHAT.into()));
+    assert!(ending["hint"].as_str().unwrap().contains("bgctl daemon stop --grace 0"), "{ending}");
+
+    let children =
+        [&["submit", "--", "true"][..], &["run", "--", "true"], &["daemon", "restart"]].map(|args| {
+            let errors = daemon.home().join(format!("errors-{}", args[0]));
+            let mut command = daemon.bgctl(args);
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&errors).unwrap());
+            let child = command.spawn().unwrap();
+            wait::for_line(&errors, &format!("bgctl: waiting: {WHAT}"));
+            child
+        });
+    process.signal(Signal::INT).unwrap();
+    assert!(daemon.ended().success());
+    for mut child in children {
+        child.wait().unwrap();
+    }
+    daemon.run(&["daemon", "stop"]).success();
+}
+
+#[test]
 fn r11_shutdown_sends_sigkill_when_grace_expires() {
-    let mut daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let mut daemon = TestDaemon::builder().config(LONG_GRACE).start();
     let task = stubborn(&daemon);
     let params = ShutdownParams { grace_ms: Some(100), cancel: true };
     assert_eq!(daemon.client().call::<DaemonShutdown>(&params).unwrap().cancelled, 1);
@@ -280,9 +319,43 @@ fn r03_sighup_reloads_configuration() {
 }
 
 #[test]
+fn signals_without_a_meaning_leave_daemon_and_keeper_alive_and_are_not_ignored_in_tasks() {
+    let daemon = TestDaemon::durable("");
+    let runs = daemon.submit(&["sleep", "1000"]);
+    daemon.wait_running(runs);
+    let (process, keeper) = (daemon.process(), daemon.keeper());
+    for signal in [
+        Signal::USR1,
+        Signal::USR2,
+        Signal::ALARM,
+        Signal::VTALARM,
+        Signal::PROF,
+        Signal::IO,
+        Signal::POWER,
+        Signal::XFSZ,
+    ] {
+        process.signal(signal).unwrap();
+        keeper.signal(signal).unwrap();
+        assert_eq!(daemon.status().pid, process.pid(), "{signal:?}");
+    }
+    assert!(keeper.is_alive());
+    assert_eq!(daemon.task(runs).status, Status::Running);
+    for pty in [None, Some(TerminalSize { rows: 24, cols: 80 })] {
+        let shell = Some("grep SigIgn /proc/self/status".into());
+        let task = daemon.submit_with(&SubmitParams { shell, pty, ..daemon.params() });
+        daemon.block(&[task.id]);
+        let said = String::from_utf8(daemon.output(task.id)).unwrap();
+        let ignored = u64::from_str_radix(said.trim().rsplit('\t').next().unwrap(), 16).unwrap();
+        // 32 and 33 are the C library's own.
+        assert_eq!(ignored & !(0b11 << 31), 0, "{said}");
+    }
+    daemon.cancel(&[runs]);
+}
+
+#[test]
 fn r22_setting_clock_back_changes_no_timeout() {
     let clock = WallClock::new();
-    let daemon = TestDaemon::builder().prelude(clock.prelude()).config(NO_HURRY).start();
+    let daemon = TestDaemon::builder().prelude(clock.prelude()).config(LONG_GRACE).start();
     let mut offset = 0;
     in_time(|timeout| {
         let timeout_ms = u64::try_from(timeout.as_millis()).ok();

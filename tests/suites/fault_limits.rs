@@ -1,6 +1,7 @@
 //! What the system refuses: descriptors, processes, space. The daemon survives and reports it.
 
 use bgd_tests::handed::Job;
+use bgd_tests::prompts::fake_agent;
 use bgd_tests::shared::error::ErrorKind;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{CancelParams, IdParams, TaskGet, TaskSubmit};
@@ -9,8 +10,8 @@ use bgd_tests::shared::request::{
     TerminalSize, WriteParams,
 };
 use bgd_tests::shared::task::{Output, Status};
-use bgd_tests::user::{Programs, as_user, on_a_small_disk, unused_uid};
-use bgd_tests::{Process, Raw, TestDaemon, wait};
+use bgd_tests::user::{Programs, as_user, fill_disk, on_a_small_disk, on_a_small_disk_with, unused_uid};
+use bgd_tests::{Process, Raw, TestDaemon, Word, wait};
 
 const MANY: &str = "max_concurrent_tasks = 1000\n[grace]\ncancel = \"1h\"";
 
@@ -39,6 +40,15 @@ fn all_begun(
         }
     }
     running
+}
+
+#[test]
+fn daemon_that_may_open_too_few_files_does_not_start_and_names_the_limit() {
+    let failure = TestDaemon::builder().prelude("ulimit -n 63").try_start().expect_err("it must not start");
+    let Word::Error { exit: 69, message } = &failure.word else { panic!("{failure}") };
+    let why = "the limit of open files is 63 (`ulimit -Hn`), and the daemon needs at least 64";
+    assert!(message.contains(why), "{message}");
+    assert_eq!(failure.status.code(), Some(69));
 }
 
 #[test]
@@ -94,6 +104,7 @@ fn clients_are_refused_without_descriptors_while_connected_ones_can_cancel() {
     let refused = refused.expect("a word");
     assert_eq!(refused["error"]["data"]["kind"], "too_many_connections", "{refused}");
     assert!(refused["error"]["message"].as_str().unwrap().contains("RLIMIT_NOFILE"), "{refused}");
+    assert!(refused["error"]["data"]["hint"].as_str().unwrap().contains("ulimit -Hn"), "{refused}");
     let outside = bgd_tests::shared::client::Client::connect(daemon.socket_path())
         .and_then(|mut client| client.call::<DaemonStatusOf>(&NoParams {}))
         .unwrap_err();
@@ -273,6 +284,24 @@ fn handed_over_pipe_on_full_disk_reports_lost_output() {
     assert_eq!(lost_because.as_deref(), Some(WHY));
     let page = daemon.run(&["status", &task.id.to_string()]).success().stdout_text();
     assert!(page.contains("output incomplete: "), "{page}");
+}
+
+#[test]
+fn turn_completes_with_its_answer_although_text_is_lost_on_full_disk() {
+    let daemon = on_a_small_disk_with("size=80m", &fake_agent(&[], ""));
+    let filler = fill_disk(&daemon);
+    let mut watch = daemon.watch();
+    let id = daemon.prompt("say lost; await room; say kept");
+    watch.until(|event| event.task.id == id && event.task.output.lost_bytes > 0);
+    std::fs::remove_file(filler).unwrap();
+    daemon.touch("room");
+    let task = daemon.ends_as(id, Status::Completed);
+    assert_eq!((daemon.output(id), daemon.result(id)), (b"kept\n".to_vec(), "lostkept".to_owned()));
+    let Output { bytes, lost_bytes, lost_because, .. } = task.output;
+    assert_eq!((bytes, lost_bytes, lost_because.as_deref()), (5, 4, Some(WHY)));
+    daemon.resume(id, "count");
+    daemon.ends_as(id, Status::Completed);
+    assert_eq!(daemon.result(id), "2");
 }
 
 #[test]

@@ -20,7 +20,7 @@ use bgd_tests::{Process, TestDaemon, executable, wait};
 use rustix::process::Signal;
 
 /// A grace period that never expires unless the test wants it to.
-const NO_HURRY: &str = "[grace]\ncancel = \"1h\"";
+const LONG_GRACE: &str = "[grace]\ncancel = \"1h\"";
 
 #[track_caller]
 fn fails_with(daemon: &TestDaemon, argv: &[&str], word: &str) -> Task {
@@ -50,7 +50,7 @@ fn r04_program_that_cannot_start_fails_with_error_that_names_it() {
         fails_with(&daemon, &["no-such-program-here"], "no-such-program-here: command not found in PATH");
     assert_eq!((task.pid, task.exit), (None, None));
     fails_with(&daemon, &["/no/such/program"], "/no/such/program: no such program");
-    fails_with(&daemon, &["/tmp"], "/tmp: not executable");
+    fails_with(&daemon, &["/tmp"], "/tmp: Is a directory");
 
     let plain = script(&daemon, "plain", "#!/bin/sh\n", 0o644);
     fails_with(&daemon, &[plain.to_str().unwrap()], "not executable (permission denied)");
@@ -155,7 +155,7 @@ fn r05_child_that_ignores_sigterm_is_killed_after_grace() {
 
 #[test]
 fn r05_child_forked_after_sigterm_is_signalled_too() {
-    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let daemon = TestDaemon::builder().config(LONG_GRACE).start();
     let id = daemon.submit_shell("trap 'sleep 1000 & exit 0' TERM; echo up; while :; do sleep 0.01; done");
     daemon.wait_running(id);
     wait::for_line(&output_path(&daemon, id), "up");
@@ -165,7 +165,7 @@ fn r05_child_forked_after_sigterm_is_signalled_too() {
 
 #[test]
 fn r05_child_that_swallows_sigterm_before_exec_is_signalled_again() {
-    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let daemon = TestDaemon::builder().config(LONG_GRACE).start();
     // A child that is still a copy of its parent, with its handler, as every child is for a moment; and a parent that
     // waits for it. The leader's handler runs another program, which must not receive the signal.
     let script = "trap 'exec sh help' TERM
@@ -183,7 +183,7 @@ fn r05_child_that_swallows_sigterm_before_exec_is_signalled_again() {
 
 #[test]
 fn r05_sigterm_handler_may_start_helpers_for_cleanup() {
-    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let daemon = TestDaemon::builder().config(LONG_GRACE).start();
     let script = "trap 'sh help; exit 0' TERM; echo up > child; while :; do sleep 0.01; done";
     fs::write(daemon.home().join("tidy"), script).unwrap();
     let help = "echo up > helps; until [ -e go ]; do sleep 0.01; done; echo done > tidied";
@@ -204,7 +204,7 @@ fn r05_sigterm_handler_may_start_helpers_for_cleanup() {
 
 #[test]
 fn r05_cancel_ends_children_that_fork_away_or_leave_the_session() {
-    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let daemon = TestDaemon::builder().config(LONG_GRACE).start();
     let id = daemon.submit_shell(
         "(sh -c 'echo $$ > forked; exec sleep 1000' &)
          setsid -f sh -c 'echo $$ > session; exec sleep 1000'
@@ -224,7 +224,7 @@ fn r05_cancel_ends_children_that_fork_away_or_leave_the_session() {
 
 #[test]
 fn r05_cancel_ends_child_that_closed_its_output() {
-    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let daemon = TestDaemon::builder().config(LONG_GRACE).start();
     let id = daemon.submit_shell("echo before; exec >&- 2>&- <&-; echo $$ > note; sleep 1000");
     let shell = daemon.recorded_process("note");
     let task = daemon.task(id);
@@ -236,7 +236,7 @@ fn r05_cancel_ends_child_that_closed_its_output() {
 
 #[test]
 fn r05_cancel_ends_stopped_child_within_grace() {
-    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let daemon = TestDaemon::builder().config(LONG_GRACE).start();
     // A second process reports when the first one has really stopped.
     let id = daemon.submit_shell(
         "(until grep -q '^State:.T' /proc/$$/status; do :; done; echo stopped > flag) & kill -STOP $$; sleep 1000",
@@ -260,7 +260,7 @@ fn lingering(daemon: &TestDaemon) -> (TaskId, Process) {
 
 #[test]
 fn r06_lingering_process_is_shown_and_ended_by_cancel_clear_and_shutdown() {
-    let mut daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let mut daemon = TestDaemon::builder().config(LONG_GRACE).start();
     let (id, child) = lingering(&daemon);
     let page = daemon.run(&["status", &id.to_string()]).success().stdout_text();
     assert!(page.contains("its main process has ended, but others are still running"), "{page}");

@@ -8,11 +8,15 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
+use bgd_tests::shared::error::ErrorKind;
 use bgd_tests::shared::request::{DaemonReload, Hello, HelloParams, NoParams};
 use bgd_tests::shared::task::Status;
 use bgd_tests::user::{Programs, as_user, must_be_root, not_as_root, unused_uid};
 use bgd_tests::{Outcome, Process, Raw, TestDaemon, Word, bgd_path, wait};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use rustix::process::Signal;
+use serde_json::Value;
 
 #[test]
 fn r01_hundred_concurrent_first_calls_start_one_daemon() {
@@ -108,6 +112,97 @@ fn r01_second_daemon_reports_that_socket_is_taken() {
     // The first daemon is unaffected.
     assert!(fs::metadata(daemon.socket()).unwrap().file_type().is_socket());
     assert_eq!(daemon.client().call::<Hello>(&HelloParams::default()).unwrap().instance, instance);
+}
+
+#[test]
+fn configuration_file_that_is_named_must_exist() {
+    let home = TestDaemon::home_only();
+    let bgd = |args: &[&str]| {
+        let mut command = Command::new(bgd_path());
+        command.env_clear().envs(home.environment()).current_dir(home.home()).stdin(Stdio::null());
+        let output = command.args(args).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for args in [&["--config", "/missing.toml", "--check"][..], &["--config", "/missing.toml"]] {
+        let (code, said) = bgd(args);
+        assert_eq!(code, Some(78), "{said}");
+        assert!(said.contains("/missing.toml: No such file"), "{said}");
+    }
+    assert_eq!(bgd(&["--check"]), (Some(0), String::new()), "without a file, the defaults apply");
+}
+
+/// How a file is made, and what the refusal says of it.
+type Case<'a> = (&'a dyn Fn(&Path), &'a str);
+
+#[test]
+fn configuration_that_is_no_small_regular_file_is_refused_at_once() {
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 3\n").start();
+    let path = daemon.config_path();
+    let pipe = |path: &Path| mkfifo(path, Mode::S_IRWXU).unwrap();
+    let device = |path: &Path| symlink("/dev/zero", path).unwrap();
+    let large = |path: &Path| fs::File::create(path).unwrap().set_len(5 << 30).unwrap();
+    let folder = |path: &Path| fs::create_dir(path).unwrap();
+    let cases: [Case<'_>; 4] = [
+        (&pipe, "it is not a regular file"),
+        (&device, "it is not a regular file"),
+        (&large, "it is larger than 1024 KiB"),
+        (&folder, "it is not a regular file"),
+    ];
+    for (make, why) in cases {
+        fs::remove_file(&path).unwrap();
+        make(&path);
+        let refused = daemon.client().call::<DaemonReload>(&NoParams {}).unwrap_err();
+        assert_eq!(refused.kind(), Some(ErrorKind::ConfigInvalid), "{refused}");
+        assert!(refused.to_string().contains(why), "{refused}");
+        // Without an answer, `timeout` ends it with another code.
+        let check = Outcome::of(Command::new("timeout").arg("60").arg(bgd_path()).args([
+            "--check".as_ref(),
+            "--config".as_ref(),
+            path.as_os_str(),
+        ]));
+        let said = check.expect_code(78).stderr;
+        assert_eq!(said, format!("bgd: {}: {why}\n", path.display()));
+        let doctor: Value = daemon.run(&["--json", "doctor"]).expect_code(69).json();
+        let found =
+            doctor["checks"].as_array().unwrap().iter().find(|check| check["name"] == "configuration");
+        assert!(found.unwrap()["found"].as_str().unwrap().contains(why), "{found:?}");
+        // The rest of the loop replaces a file.
+        if path.is_dir() {
+            fs::remove_dir(&path).unwrap();
+            daemon.write_config("");
+        }
+    }
+    assert_eq!(daemon.status().limits.max_concurrent_tasks, 3, "the previous configuration is kept");
+    fs::remove_file(&path).unwrap();
+    symlink("/dev/null", &path).unwrap();
+    daemon.run(&["daemon", "reload"]).success();
+}
+
+#[test]
+fn files_and_sockets_are_private_whatever_the_umask_of_the_starter() {
+    let daemon = TestDaemon::builder().config("durable = true").prelude("umask 000").start();
+    let id = daemon.submit_shell("umask; echo words >&2; touch made");
+    assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
+    assert_eq!(daemon.output(id), b"0022\nwords\n", "a task has its own umask");
+    let mut folders = vec![daemon.state_dir(), daemon.socket().parent().unwrap().to_owned()];
+    let mut seen = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let meta = fs::symlink_metadata(&path).unwrap();
+            assert!(
+                meta.is_symlink() || meta.permissions().mode().trailing_zeros() >= 6,
+                "{} has mode {:o}",
+                path.display(),
+                meta.permissions().mode()
+            );
+            seen += 1;
+            if meta.is_dir() {
+                folders.push(path);
+            }
+        }
+    }
+    assert!(seen > 8, "{seen} files");
 }
 
 /// Asserts that daemon and client both refuse, with this exit code and these words, and that nothing is started.
@@ -268,6 +363,14 @@ fn r01_root_is_refused_unless_allow_root_is_set_as_root() {
         client.call::<DaemonReload>(&NoParams {}).unwrap();
     });
     assert!(Raw::connect(home.socket()).is_served());
+    // bgctl trusts only its user's own folders. It says how to reach the daemon nevertheless.
+    let refused = home.run(&["--no-start", "list"]).expect_code(77);
+    let (_, line) = refused.stderr.rsplit_once("instead, run: ").expect("a command");
+    assert!(line.starts_with(&format!("setpriv --reuid {uid} --regid ")), "{line}");
+    let line = line.replace("bgctl ...", &format!("{}/bgctl --no-start list", programs.path().display()));
+    let mut command = Command::new("sh");
+    command.args(["-c", &line]).env_clear().envs(home.environment()).current_dir("/");
+    Outcome::of(&mut command).success();
     as_user(uid, || {
         home.stop();
         drop(home);
@@ -311,15 +414,19 @@ fn r01_service_manager_is_notified_of_ready_and_stopping() {
     let path = folder.path().join("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
     manager.set_read_timeout(Some(wait::PATIENCE)).unwrap();
-    let told = || {
+    let message = || {
         let mut bytes = [0; 4096];
         let count = manager.recv(&mut bytes).expect("the daemon tells");
         String::from_utf8(bytes[..count].to_vec()).unwrap()
     };
-    let mut daemon = TestDaemon::builder().env("NOTIFY_SOCKET", &path).start();
-    assert_eq!(told().trim(), "READY=1");
+    let mut daemon =
+        TestDaemon::builder().env("NOTIFY_SOCKET", &path).config("grace.cancel = \"10h\"").start();
+    assert_eq!(message().trim(), "READY=1");
     assert!(daemon.stop().success());
-    assert_eq!(told().trim(), "STOPPING=1");
+    let stopping = message();
+    let time = stopping.trim().strip_prefix("STOPPING=1\nEXTEND_TIMEOUT_USEC=");
+    let time: u64 = time.unwrap_or_else(|| panic!("{stopping}")).parse().unwrap();
+    assert!((36_000_000_000..36_100_000_000).contains(&time), "{time}");
 }
 
 #[test]

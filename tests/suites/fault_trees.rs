@@ -9,7 +9,7 @@ use bgd_tests::shared::task::Status;
 use bgd_tests::{Process, TestDaemon, wait};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
-const NO_HURRY: &str = "[grace]\ncancel = \"1h\"";
+const LONG_GRACE: &str = "[grace]\ncancel = \"1h\"";
 
 /// Starts a process without a mark in its environment, in its own session, that is no child of its task and holds no
 /// output open: only its cgroup reveals its task.
@@ -28,7 +28,7 @@ fn escaped(daemon: &TestDaemon) -> Process {
 #[test]
 fn r05_cancel_ends_escaped_process_in_cgroup_and_leaves_no_cgroup_as_root() {
     let cgroup = Delegated::new();
-    let mut daemon = cgroup.daemon(NO_HURRY);
+    let mut daemon = cgroup.daemon(LONG_GRACE);
     assert_eq!(daemon.status().tree, "cgroup");
     let page = daemon.run(&["daemon", "status"]).success().stdout_text();
     assert!(page.contains("cgroup"), "{page}");
@@ -51,7 +51,7 @@ fn r05_cancel_ends_escaped_process_in_cgroup_and_leaves_no_cgroup_as_root() {
 #[test]
 fn r06_cancel_ends_lingering_process_in_cgroup_and_leaves_no_cgroup_as_root() {
     let cgroup = Delegated::new();
-    let mut daemon = cgroup.daemon(NO_HURRY);
+    let mut daemon = cgroup.daemon(LONG_GRACE);
     let id = daemon.submit_shell(ESCAPE.trim_end_matches("; sleep 1000"));
     let away = escaped(&daemon);
     let task = daemon.block(&[id]).remove(0);
@@ -76,7 +76,7 @@ fn r06_cancel_ends_lingering_process_in_cgroup_and_leaves_no_cgroup_as_root() {
 #[test]
 fn r09_next_start_ends_cgroup_processes_of_killed_daemon_as_root() {
     let cgroup = Delegated::new();
-    let mut daemon = cgroup.daemon(NO_HURRY);
+    let mut daemon = cgroup.daemon(LONG_GRACE);
     daemon.submit_shell(ESCAPE);
     let away = escaped(&daemon);
     let before = cgroup.inside();
@@ -116,7 +116,7 @@ fn r11_signalled_daemon_removes_task_cgroups_last_as_root() {
 #[test]
 fn r05_cancel_removes_deeply_nested_cgroups_as_root() {
     let cgroup = Delegated::new();
-    let mut daemon = cgroup.daemon(NO_HURRY);
+    let mut daemon = cgroup.daemon(LONG_GRACE);
     let line = format!(
         "cd {}/*/\"$BGD_TASK_ID\"* || exit
         for n in $(seq 400); do mkdir n && cd n || exit; done

@@ -17,7 +17,7 @@ use bgd_tests::{Process, TestDaemon, wait};
 use crate::escapes::recorded_process;
 
 /// Nothing here may need SIGKILL, which would come only after an hour.
-const NO_HURRY: &str = "[grace]\ncancel = \"1h\"";
+const LONG_GRACE: &str = "[grace]\ncancel = \"1h\"";
 
 /// Runs a program that records its pid, and whose first thread ends while another thread stays.
 const LEADERLESS: &str = "python3 -c '
@@ -60,7 +60,7 @@ fn left(daemon: &TestDaemon) -> (TaskId, Process) {
 
 #[test]
 fn r05_task_whose_first_thread_has_ended_can_be_cancelled() {
-    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let daemon = TestDaemon::builder().config(LONG_GRACE).start();
     assert_eq!(daemon.status().tree, "session");
     let pty = Some(TerminalSize { rows: 24, cols: 80 });
     for (pty, line) in [(None, ""), (None, "sleep 1000 & "), (pty, "")] {
@@ -76,7 +76,7 @@ fn r05_task_whose_first_thread_has_ended_can_be_cancelled() {
 
 #[test]
 fn r05_cancel_ends_child_whose_first_thread_has_ended() {
-    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let daemon = TestDaemon::builder().config(LONG_GRACE).start();
     for line in [format!("{LEADERLESS} & wait"), format!("setsid -f {LEADERLESS}; sleep 1000")] {
         let id = daemon.submit_shell(&line);
         let process = leaderless(&daemon);
@@ -88,7 +88,7 @@ fn r05_cancel_ends_child_whose_first_thread_has_ended() {
 
 #[test]
 fn r05_process_whose_first_thread_has_ended_lingers_until_cancel() {
-    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let daemon = TestDaemon::builder().config(LONG_GRACE).start();
     let (id, process) = left(&daemon);
     assert!(!daemon.cancel(&[id])[0].lingering);
     assert!(!process.is_alive());
@@ -110,7 +110,7 @@ fn r09_r11_stop_or_next_start_ends_process_whose_first_thread_has_ended() {
 
 #[test]
 fn r05_r70_handed_over_process_whose_first_thread_has_ended_can_be_cancelled() {
-    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let daemon = TestDaemon::builder().config(LONG_GRACE).start();
     let home = daemon.home();
     let (mut job, pipe) = Job::shell(&daemon, &format!("cd '{}'; exec {LEADERLESS}", home.display()));
     let process = leaderless(&daemon);
@@ -124,7 +124,7 @@ fn r05_r70_handed_over_process_whose_first_thread_has_ended_can_be_cancelled() {
 
 #[test]
 fn r106_r164_process_whose_first_thread_has_ended_is_measured_and_paused() {
-    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let daemon = TestDaemon::builder().config(LONG_GRACE).start();
     let id = daemon.submit_shell(&format!("exec {LEADERLESS}"));
     let process = leaderless(&daemon);
     daemon.wait_running(id);

@@ -297,9 +297,9 @@ fn r70_on_older_kernel_exit_is_reported_by_parent_or_unknown() {
     // Reported by the parent.
     for (line, exit) in [("exit 4", Exit::Code(4)), ("kill -9 $$", Exit::Signal(9))] {
         let (id, status) = run(&mut client, line);
-        let told = handoff::report_exit(&mut client, id, status).unwrap();
+        let reported = handoff::report_exit(&mut client, id, status).unwrap();
         assert_eq!(
-            (told.status, told.exit.as_ref()),
+            (reported.status, reported.exit.as_ref()),
             (Status::Failed, Some(&exit)),
             "the effect comes first"
         );

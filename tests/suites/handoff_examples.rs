@@ -55,6 +55,7 @@ fn r70_examples_hand_over_command_and_exit_while_it_continues() {
 }
 
 fn handed_over(daemon: &TestDaemon, mut command: Command) {
+    command.env("BGD_SESSION", "parent");
     let Output { status, stdout, stderr } = command.args(["2", "sh", "-c", JOB]).output().unwrap();
     let text = String::from_utf8(stdout).unwrap();
     assert!(status.success(), "{text}{}", String::from_utf8_lossy(&stderr));
@@ -68,6 +69,7 @@ fn handed_over(daemon: &TestDaemon, mut command: Command) {
     assert_eq!(format!("{shown}\n{rest}"), "one\ntwo\nthree\nfour\n");
     let task = daemon.run(&["--json", "status", id]).success().stdout_text();
     assert!(task.contains(r#""origin":"handoff""#), "{task}");
+    assert!(task.contains(r#""session":"parent""#), "its user is not notified: {task}");
 }
 
 #[test]

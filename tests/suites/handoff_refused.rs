@@ -249,15 +249,15 @@ fn r70_handoff_refuses_descriptors_of_wrong_kind_or_number() {
     let null: OwnedFd = File::open("/dev/null").unwrap().into();
     let pipe = reader.as_fd();
     let cases: Vec<(Vec<HandoffStream>, Vec<BorrowedFd<'_>>, &str)> = vec![
-        (vec![Stdout], vec![file.as_fd()], "descriptor 1 (`stdout`) is a regular file;"),
+        (vec![Stdout], vec![file.as_fd()], "the descriptor for `stdout` is a regular file;"),
         (
             vec![Stdout, Stderr],
             vec![pipe, writer.as_fd()],
-            "descriptor 2 (`stderr`) is the write end of a pipe;",
+            "the descriptor for `stderr` is the write end of a pipe;",
         ),
-        (vec![Stderr], vec![datagram.as_fd()], "descriptor 1 (`stderr`) is a socket of another kind;"),
-        (vec![Pty], vec![pipe], "descriptor 1 (`pty`) is the read end of a pipe;"),
-        (vec![OwnFile], vec![null.as_fd()], "descriptor 1 (`file`) is a character device;"),
+        (vec![Stderr], vec![datagram.as_fd()], "the descriptor for `stderr` is a socket of another kind;"),
+        (vec![Pty], vec![pipe], "the descriptor for `pty` is the read end of a pipe;"),
+        (vec![OwnFile], vec![null.as_fd()], "the descriptor for `file` is a character device;"),
         (vec![Stdout, Stderr], vec![pipe, pipe], "is the same pipe as"),
         (vec![Stdout], vec![], "came with 1 descriptor,"),
         (vec![Stdout], vec![pipe, pipe], "came with 3 descriptors"),
@@ -333,22 +333,22 @@ fn exit_report_is_accepted_only_for_handed_over_tasks() {
     let daemon = TestDaemon::start();
     let mut client = daemon.client();
     let own = daemon.submit(&["true"]);
-    let mut tell =
+    let mut report =
         |id: bgd_shared::id::TaskId, exit| client.call::<TaskExit>(&ExitParams { id: id.into(), exit });
-    let error = tell(own, Exit::Code(0)).unwrap_err();
+    let error = report(own, Exit::Code(0)).unwrap_err();
     assert_eq!(error.kind(), Some(ErrorKind::InvalidParams));
     for exit in [Exit::Code(256), Exit::Code(-1), Exit::Signal(0), Exit::Signal(65)] {
-        assert_eq!(tell(own, exit).unwrap_err().kind(), Some(ErrorKind::InvalidParams));
+        assert_eq!(report(own, exit).unwrap_err().kind(), Some(ErrorKind::InvalidParams));
     }
-    let unknown = tell(bgd_shared::id::TaskId::random(), Exit::Code(0)).unwrap_err();
+    let unknown = report(bgd_shared::id::TaskId::random(), Exit::Code(0)).unwrap_err();
     assert_eq!(unknown.kind(), Some(ErrorKind::TaskNotFound));
     let mut job = Job::start(&daemon, Command::new("cat").stdout(Stdio::null()));
     let task = job.hand_over(&mut daemon.client(), &[]);
     assert!(job.wait().success());
     assert_eq!(daemon.block(&[task.id])[0].exit, Some(Exit::Code(0)));
     // Here the daemon knew the exit itself, and keeps it.
-    let told = tell(task.id, Exit::Code(3)).unwrap().task;
-    assert_eq!((told.status, told.exit), (Status::Completed, Some(Exit::Code(0))));
+    let reported = report(task.id, Exit::Code(3)).unwrap().task;
+    assert_eq!((reported.status, reported.exit), (Status::Completed, Some(Exit::Code(0))));
 }
 
 #[test]
@@ -361,9 +361,9 @@ fn r70_bgctl_does_not_take_a_descriptor_of_its_own_for_a_named_one() {
             bgctl.display()
         );
         let mut shell = Command::new("sh");
-        let told = shell.args(["-c", &line]).env_clear().envs(daemon.environment()).output().unwrap();
-        let errors = String::from_utf8(told.stderr).unwrap();
-        assert_eq!(told.status.code(), Some(2), "{streams}: {errors}");
+        let output = shell.args(["-c", &line]).env_clear().envs(daemon.environment()).output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{streams}: {errors}");
         let (_, last) = streams.rsplit_once("--").unwrap();
         assert!(errors.contains(&format!("--{last}: this descriptor is not open")), "{streams}: {errors}");
     }

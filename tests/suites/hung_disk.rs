@@ -8,9 +8,11 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::{OpenOptionsExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use bgd_tests::handed::Job;
 use bgd_tests::hung_disk::HungDisk;
+use bgd_tests::prompts::fake_agent;
 use bgd_tests::shared::handoff;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::notice::InboxItem;
@@ -19,6 +21,7 @@ use bgd_tests::shared::request::{
 };
 use bgd_tests::shared::task::{Status, Task};
 use bgd_tests::shared::text::{Env, OsText};
+use bgd_tests::templates::toml_words;
 use bgd_tests::user::must_be_root;
 use bgd_tests::{Raw, TestDaemon, parallel, wait};
 use serde_json::json;
@@ -116,6 +119,75 @@ fn writes_to(daemon: &TestDaemon, folder: &Path) -> (Job, TaskId) {
     assert_eq!(Path::new(&task.output.path), folder.join("out"));
     until_seen(daemon, task.id);
     (job, task.id)
+}
+
+#[test]
+fn r05_home_on_hung_disk_delays_no_other_agent_as_root() {
+    must_be_root();
+    let daemon = TestDaemon::builder().config(fake_agent(&[], "")).start();
+    let disk = HungDisk::mount(&daemon.home().join("hung"));
+    let there = |prompt: &str| {
+        let params = daemon.prompt_params(prompt);
+        let given = params.env.iter().flat_map(|env| env.0.iter().cloned());
+        let others = given.filter(|(name, _)| &**name != "HOME");
+        let home = OsText::from(disk.folder().as_os_str());
+        let env: Env = others.chain([("HOME".into(), home)]).collect();
+        daemon.submit_with(&SubmitParams { env: Some(env), ..params }).id
+    };
+    let (first, second) = (there("say one"), there("hang"));
+    stuck(&daemon, "worker-", 1);
+    assert_eq!(cancel_at_once(&daemon, second).status, Status::Cancelled);
+    daemon.completed("say other");
+    // The agent itself does not need its home.
+    daemon.ends_as(first, Status::Completed);
+    drop(disk);
+}
+
+#[test]
+fn r05_folder_of_prompts_on_hung_disk_delays_no_other_request_as_root() {
+    must_be_root();
+    let daemon = TestDaemon::builder().config(fake_agent(&[], "")).start();
+    let disk = HungDisk::mount(&daemon.home().join("hung"));
+    let cancel_in = |folder: &Path| {
+        let cwd = Some(folder.as_os_str().into());
+        let there = daemon.submit_with(&SubmitParams { cwd, ..daemon.prompt_params("say one") }).id;
+        assert_eq!(cancel_at_once(&daemon, there).status, Status::Cancelled);
+    };
+    (0..40).for_each(|_| cancel_in(disk.folder()));
+    others_are_served(&daemon);
+    daemon.completed("say other");
+    stuck(&daemon, "worker-", 1);
+    // More folders than are looked at together.
+    (0..10).for_each(|number| cancel_in(&disk.folder().join(number.to_string())));
+    others_are_served(&daemon);
+    daemon.completed("say other");
+    drop(disk);
+}
+
+#[test]
+fn r35_follow_up_whose_program_starts_slowly_and_fails_leaves_task_unchanged_as_root() {
+    must_be_root();
+    let daemon = TestDaemon::start();
+    let folder = daemon.home().join("hung");
+    let first = toml_words(&["sh", "-c", "printf '{\"session_id\":\"s1\"}'"]);
+    let next = toml_words(&[folder.join("program").to_str().expect("a path in UTF-8"), "{session}"]);
+    daemon.write_config(&format!(
+        "[agents.x]\nprotocol = \"template\"\ncommand = {first}\nresume = {next}\nsession = \"/session_id\"\n"
+    ));
+    daemon.run(&["daemon", "reload"]).success();
+    let before = daemon.ends_as(daemon.submit_prompt("x", "one"), Status::Completed);
+    let disk = HungDisk::mount(&folder);
+    let runs = daemon.submit(&["sleep", "1000"]);
+    let mut client = Raw::connect(daemon.socket());
+    client.request(1, "task.resume", &json!({"id": before.id, "prompt": "two"}));
+    stuck(&daemon, "spawner-", 1);
+    // Longer than other agents have to report that they can't continue.
+    daemon.block_for(runs, Duration::from_millis(300));
+    drop(disk);
+    let refused = client.receive().expect("an answer");
+    assert_eq!(refused["error"]["data"]["kind"], "agent_unavailable", "{refused}");
+    let after = daemon.task(before.id);
+    assert_eq!((after.status, after.run, after.output), (Status::Completed, 1, before.output));
 }
 
 #[test]
@@ -246,9 +318,10 @@ fn r126_durable_daemon_starts_while_disk_of_an_output_hangs_as_root() {
 #[test]
 fn r51_desktop_bus_on_hung_disk_delays_no_other_channel_as_root() {
     must_be_root();
-    let told = "[channels.told]\ntype = \"exec\"\ncommand = [\"/bin/sh\", \"-c\", \"echo >> $HOME/told\"]\n";
+    let config =
+        "[channels.told]\ntype = \"exec\"\ncommand = [\"/bin/sh\", \"-c\", \"echo >> $HOME/told\"]\n";
     parallel::for_each(["XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"], |name| {
-        let daemon = TestDaemon::builder().config(told).start();
+        let daemon = TestDaemon::builder().config(config).start();
         let disk = HungDisk::mount(&daemon.home().join("hung"));
         let folder = disk.folder().join("run");
         let value = if name == "XDG_RUNTIME_DIR" {
@@ -256,7 +329,7 @@ fn r51_desktop_bus_on_hung_disk_delays_no_other_channel_as_root() {
         } else {
             unix_address(&folder.join("bus"))
         };
-        let tell = |channel: &str| {
+        let submit_to = |channel: &str| {
             let params = daemon.params();
             let all = params.env.iter().flat_map(|env| env.0.iter().cloned());
             let others = all.filter(|(other, _)| &**other != name);
@@ -265,13 +338,13 @@ fn r51_desktop_bus_on_hung_disk_delays_no_other_channel_as_root() {
             let channel = Some(channel.to_owned());
             daemon.submit_with(&SubmitParams { argv, channel, env: Some(env), ..params });
         };
-        tell("desktop");
+        submit_to("desktop");
         stuck(&daemon, "tokio", 1);
-        tell("told");
+        submit_to("told");
         wait::poll_until("the other channel", || daemon.home().join("told").exists().then_some(()));
         assert_eq!(daemon.channel("desktop").failed, 0, "{name}: it is still looked for");
         // Another one waits for its turn, and needs no further thread.
-        tell("desktop");
+        submit_to("desktop");
         wait::poll_until("the first to be given up", || {
             (daemon.channel("desktop").failed == 1).then_some(())
         });

@@ -40,8 +40,8 @@ fn unique_prefix_names_a_task_and_ambiguous_prefix_is_refused() {
         .find(|text| !by_prefix.contains_key(text) && !first.to_string().starts_with(text));
     let error = daemon.refusal::<TaskGet>(&reference(&absent.unwrap()));
     assert_eq!(error.kind(), ErrorKind::TaskNotFound);
-    let told = daemon.run(&["status", &prefix]).expect_code(66);
-    assert!(twins.iter().all(|twin| told.stderr.contains(&twin.to_string())), "{}", told.stderr);
+    let outcome = daemon.run(&["status", &prefix]).expect_code(66);
+    assert!(twins.iter().all(|twin| outcome.stderr.contains(&twin.to_string())), "{}", outcome.stderr);
     assert!(daemon.run(&["status", &prefix[..3]]).expect_code(2).stdout.is_empty());
 }
 

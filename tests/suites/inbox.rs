@@ -200,7 +200,7 @@ fn each_agent_run_gets_a_notice_with_its_own_result() {
     daemon.resume(id, "error -32603 no more");
     daemon.ends_as(id, Status::Failed);
     let items = daemon.inbox("s");
-    let told: Vec<_> = items
+    let reported: Vec<_> = items
         .iter()
         .map(|InboxItem { notice, .. }| {
             let result = notice.result.as_ref().map(|result| result.text.as_str());
@@ -208,7 +208,7 @@ fn each_agent_run_gets_a_notice_with_its_own_result() {
         })
         .collect();
     assert_eq!(
-        told,
+        reported,
         [
             (format!("{id}/1"), NoticeKind::Completed, false, Some("one")),
             (format!("{id}/2"), NoticeKind::Completed, true, Some("two")),

@@ -97,9 +97,9 @@ fn r170_man_finds_installed_pages_until_they_are_uninstalled() {
         (outcome.code == 0).then(|| PathBuf::from(outcome.stdout_text().trim()))
     };
     let folder = home.home().join(".cargo/share/man");
-    let told = run(&["man", "install"]).success().stdout_text();
+    let stdout = run(&["man", "install"]).success().stdout_text();
     assert_eq!(
-        told,
+        stdout,
         format!("installed {} pages in {}\n", PAGES.len(), folder.display()),
         "no MANPATH is needed"
     );
@@ -131,10 +131,10 @@ fn r170_pages_go_to_user_data_folder_with_manpath_hint() {
     let home = home();
     let programs = Programs::copy();
     let mut install = Command::new(programs.path().join("bgctl"));
-    let told = Outcome::of(install.args(["man", "install"]).env_clear().env("HOME", home.home()));
+    let outcome = Outcome::of(install.args(["man", "install"]).env_clear().env("HOME", home.home()));
     let folder = home.home().join(".local/share/man");
     let line = format!("  export MANPATH=\"{}:\"", folder.display());
-    assert!(told.success().stdout_text().lines().any(|told| told == line));
+    assert!(outcome.success().stdout_text().lines().any(|written| written == line));
     let value = format!("{}:", folder.display());
     let mut man = Command::new("man");
     man.args(["-w", "bgd-config"]).env_clear().env("PATH", "/usr/bin:/bin").env("MANPATH", value);
@@ -176,8 +176,8 @@ fn r170_units_are_uninstalled_with_the_link_that_enabled_the_socket() {
     let wants = units.join("sockets.target.wants");
     fs::create_dir(&wants).unwrap();
     symlink(units.join("bgd.socket"), wants.join("bgd.socket")).unwrap();
-    let told = run(&home, &["daemon", "uninstall"]).success().stdout_text();
-    assert!(told.contains("systemctl --user stop bgd.socket bgd.service"), "{told}");
+    let stdout = run(&home, &["daemon", "uninstall"]).success().stdout_text();
+    assert!(stdout.contains("systemctl --user stop bgd.socket bgd.service"), "{stdout}");
     assert_eq!(below(home.home()), before);
     assert_eq!(run(&home, &["daemon", "uninstall"]).success().stdout_text(), "nothing is installed\n");
 

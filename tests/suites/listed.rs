@@ -111,7 +111,7 @@ fn r166_watched_list_is_kept_up_to_date() {
 #[test]
 fn r165_list_and_block_show_progress_on_a_terminal() {
     let daemon = TestDaemon::start();
-    let told = task_waiting_at(&daemon, "told", r"\033]9;4;1;42\033\\working\n");
+    let reporting = task_waiting_at(&daemon, "told", r"\033]9;4;1;42\033\\working\n");
     task_waiting_at(&daemon, "counts", r"step 3/8\n");
     let mut shell = Terminal::shell(&daemon);
     shell.type_line("bgctl list");
@@ -124,7 +124,7 @@ fn r165_list_and_block_show_progress_on_a_terminal() {
     let columns = daemon.run(&["list", "--columns", "progress,description"]).success().stdout_text();
     assert_eq!(columns, "37%\tcounts\n42%\ttold\n");
     shell.clear();
-    shell.type_line(&format!("bgctl block {}", told.short()));
+    shell.type_line(&format!("bgctl block {}", reporting.short()));
     shell.wait_text(" 42% ");
     let shown = String::from_utf8_lossy(&shell.shown()).into_owned();
     assert!(shown.contains("\x1b]9;4;1;42\x1b\\"), "the terminal is told: {shown:?}");
@@ -138,9 +138,9 @@ fn r165_list_and_block_show_progress_on_a_terminal() {
 #[test]
 fn r165_ctrl_c_during_block_resets_terminal_progress() {
     let daemon = TestDaemon::start();
-    let told = task_waiting_at(&daemon, "told", r"\033]9;4;1;42\033\\working\n");
+    let reporting = task_waiting_at(&daemon, "told", r"\033]9;4;1;42\033\\working\n");
     let mut shell = Terminal::shell(&daemon);
-    shell.type_line(&format!("bgctl block {}", told.short()));
+    shell.type_line(&format!("bgctl block {}", reporting.short()));
     shell.wait_text(" 42% ");
     shell.type_keys("\x03");
     shell.wait_prompt();

@@ -46,9 +46,9 @@ fn long_environment_reaches_submitted_foreground_and_agent_tasks() {
     assert_eq!(daemon.block(&[id])[0].status, Status::Completed);
     assert_eq!(String::from_utf8_lossy(&daemon.output(id)), counted());
     assert_eq!(run(&["run", "--shell", COUNT]).stdout_text(), counted(), "in the foreground");
-    let told = run(&["run", "--agent", "counter", "count"]);
+    let outcome = run(&["run", "--agent", "counter", "count"]);
     for number in counted().lines() {
-        assert!(told.stdout_text().contains(number), "by an agent: {}", told.stdout_text());
+        assert!(outcome.stdout_text().contains(number), "by an agent: {}", outcome.stdout_text());
     }
     run(&["agents"]);
 }

@@ -464,6 +464,16 @@ fn r37_missing_parameters_are_named_one_by_one() {
 }
 
 #[test]
+fn r37_prompt_without_agent_goes_to_default_agent() {
+    let daemon = FakeDaemon::with("default_agent = \"fake\"", &[], "");
+    let mut mcp = Mcp::silent_with_fakes(&daemon);
+    mcp.initialize(REVISION, "test", &json!({}));
+    let id = mcp.done("background_task", &json!({"description": "count", "prompt": "say one"})).id();
+    let waited = mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
+    assert_eq!(waited.content["tasks"][0]["result"], "one", "{}", waited.text);
+}
+
+#[test]
 fn bad_input_is_a_tool_error_with_a_hint() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
@@ -533,7 +543,7 @@ fn parameters_are_accepted_as_models_write_them() {
 fn invalid_messages_are_refused_and_do_no_harm() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::silent(&daemon, &[]);
-    let null = |code: i64| move |told: &Value| told["id"].is_null() && told["error"]["code"] == code;
+    let null = |code: i64| move |message: &Value| message["id"].is_null() && message["error"]["code"] == code;
     // This holds before any client has introduced itself, too.
     for line in [
         "garbage",

@@ -143,7 +143,7 @@ fn transcript(what: &str, orders: &[String], results: &[String]) {
 
 /// R80, R81: a command waits at a gate; the agent does other work, opens the gate, is notified, and waits.
 #[track_caller]
-fn it_goes_on_beside_a_command_and_is_told(parent: &Parent) {
+fn it_goes_on_beside_a_command_and_is_notified(parent: &Parent) {
     let gate = parent.real.daemon.home().join("gate");
     nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let command = format!("read word < {}; echo the gate said $word", gate.display());
@@ -252,14 +252,14 @@ fn a_subagent_is_started_and_resumed(parent: &Parent) {
 #[test]
 fn r81_opencode_is_notified_of_background_command_and_r54_its_tasks_end_with_it() {
     let parent = opencode();
-    it_goes_on_beside_a_command_and_is_told(&parent);
+    it_goes_on_beside_a_command_and_is_notified(&parent);
     its_end_is_the_end_of_its_tasks(&parent);
 }
 
 #[test]
 fn r81_codex_is_notified_of_background_command_and_r54_its_tasks_end_with_it() {
     let parent = codex();
-    it_goes_on_beside_a_command_and_is_told(&parent);
+    it_goes_on_beside_a_command_and_is_notified(&parent);
     its_end_is_the_end_of_its_tasks(&parent);
 }
 

@@ -212,14 +212,14 @@ fn r24_wait_stopped_by_end_of_input_is_not_a_timeout() {
     let block = json!({"name": "background_block", "arguments": {"task_ids": [id]}});
     let request = mcp.ask("tools/call", &block);
     mcp.end_input();
-    let told = ToolResult::of(&mcp.answer(request)["result"]);
-    assert!(told.text.contains("this server's input has ended; it is still running"), "{}", told.text);
+    let answer = ToolResult::of(&mcp.answer(request)["result"]);
+    assert!(answer.text.contains("this server's input has ended; it is still running"), "{}", answer.text);
     assert!(
-        !told.text.contains("Timed out") && !told.text.contains("call background_block"),
+        !answer.text.contains("Timed out") && !answer.text.contains("call background_block"),
         "{}",
-        told.text
+        answer.text
     );
-    assert_eq!((&told.content["timed_out"], &told.content["cut"]), (&json!(false), &json!(false)));
+    assert_eq!((&answer.content["timed_out"], &answer.content["cut"]), (&json!(false), &json!(false)));
     assert!(mcp.close().success());
 }
 
@@ -229,13 +229,13 @@ fn invalid_line_is_answered_before_server_exits() {
     let mut mcp = Mcp::silent(&daemon, &[]);
     mcp.write("garbage");
     mcp.end_input();
-    let told = mcp.until(|message| message["error"]["code"] == -32700);
-    assert!(told["id"].is_null(), "{told}");
+    let error = mcp.until(|message| message["error"]["code"] == -32700);
+    assert!(error["id"].is_null(), "{error}");
     assert!(mcp.close().success());
 }
 
 #[test]
-fn r80_server_told_the_current_session_shows_its_tasks() {
+fn r80_server_given_the_current_session_shows_its_tasks() {
     let daemon = TestDaemon::start();
     let id = daemon.submit_in("mine", "exec sleep 1000");
     let mut command = daemon.bgctl(&["mcp", "--structured", "--keep", "--session", "."]);
@@ -246,4 +246,18 @@ fn r80_server_told_the_current_session_shows_its_tasks() {
     assert!(listed.text.contains(&id.to_string()), "{}", listed.text);
     assert!(mcp.close().success());
     daemon.cancel(&[id]);
+}
+
+#[test]
+fn clear_of_whole_session_reports_no_cancelled_task_beyond_one_page() {
+    const LONG: usize = 120 * 1024;
+    let daemon = TestDaemon::builder().config("max_concurrent_tasks = 20").start();
+    let mut mcp = Mcp::start(&daemon, &[]);
+    // The newest fill a page of the list.
+    for _ in 0..12 {
+        mcp.command(&format!("exec sleep 1000 # {}", "x".repeat(LONG)));
+    }
+    let cleared = mcp.done("background_clear", &json!({"all": true}));
+    assert_eq!(cleared.content["cleared"], 12);
+    assert!(cleared.reported_ids().is_empty(), "{}", cleared.head());
 }

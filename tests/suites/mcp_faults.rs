@@ -75,8 +75,8 @@ fn many_concurrent_waits_are_all_answered() {
     mcp.done("background_cancel", &json!({"task_id": other}));
     go();
     for request in requests {
-        let told = ToolResult::of(&mcp.answer(request)["result"]);
-        assert_eq!((told.is_error, &told.content["finished"]), (false, &json!([id])), "{}", told.text);
+        let answer = ToolResult::of(&mcp.answer(request)["result"]);
+        assert_eq!((answer.is_error, &answer.content["finished"]), (false, &json!([id])), "{}", answer.text);
     }
 }
 
@@ -129,10 +129,10 @@ fn r24_wait_reports_task_that_is_cleared_after_its_end() {
         until_connections(&daemon, OWN + 1);
         daemon.run(&["clear", &first.to_string()]).success();
         go();
-        let told = ToolResult::of(&mcp.answer(request)["result"]);
-        assert!(!told.is_error && told.text.starts_with("All 2 have ended."), "{}", told.text);
-        assert_eq!(told.content["tasks"][0]["exit_code"], 3, "{}", told.text);
-        assert_eq!(told.content["finished"], json!([first.to_string(), second]), "{}", told.text);
+        let answer = ToolResult::of(&mcp.answer(request)["result"]);
+        assert!(!answer.is_error && answer.text.starts_with("All 2 have ended."), "{}", answer.text);
+        assert_eq!(answer.content["tasks"][0]["exit_code"], 3, "{}", answer.text);
+        assert_eq!(answer.content["finished"], json!([first.to_string(), second]), "{}", answer.text);
         fs::remove_file(daemon.home().join("gate")).unwrap();
     }
 }
@@ -193,7 +193,7 @@ fn call_right_after_daemon_is_killed_is_answered() {
 
 /// An agent that was told otherwise would start everything a second time.
 #[test]
-fn r126_agent_is_told_that_tasks_of_durable_daemon_continue() {
+fn r126_agent_is_notified_that_tasks_of_durable_daemon_continue() {
     let home = TestDaemon::builder().config("durable = true").home_only();
     let mut mcp = Mcp::silent(&home, &[]);
     mcp.initialize(REVISION, "test", &json!({}));
@@ -233,8 +233,8 @@ fn idle_client_is_notified_once_when_daemon_ends() {
     assert_eq!((&message["level"], &message["data"]["event"]), (&json!("warning"), &json!("daemon_ended")));
     for mut mcp in [channel, log] {
         assert!(mcp.done("background_list", &json!({})).text.starts_with(ENDED));
-        let told = |message: &Value| message.to_string().contains("daemon_ended");
-        assert!(!mcp.unrequested().iter().any(told), "{:?}", mcp.unrequested());
+        let reports_end = |message: &Value| message.to_string().contains("daemon_ended");
+        assert!(!mcp.unrequested().iter().any(reports_end), "{:?}", mcp.unrequested());
     }
     daemon.run(&["daemon", "stop"]).success();
 }
@@ -313,9 +313,9 @@ fn open_questions_are_looked_up_by_one_call_whatever_their_number() {
     daemon.run(&["answer", &ids[0].to_string(), "allow"]).success();
     daemon.block(&ids[..1]);
     let mut mcp = behind(&relay, &daemon, "test");
-    let told = mcp.done("background_list", &json!({}));
-    let told = told.content["told"].as_array().unwrap();
-    let asked = told.iter().filter(|news| news["event"] == "needs_input");
+    let answer = mcp.done("background_list", &json!({}));
+    let reports = answer.content["told"].as_array().unwrap();
+    let asked = reports.iter().filter(|news| news["event"] == "needs_input");
     let mut asked: Vec<TaskId> =
         asked.map(|news| news["task_id"].as_str().unwrap().parse().unwrap()).collect();
     // In the order of their questions.

@@ -33,8 +33,8 @@ fn start(mcp: &mut Mcp, command: &str, more: &Value) -> ToolResult {
     mcp.done("background_command", &arguments)
 }
 
-fn id(told: &ToolResult) -> String {
-    told.id().to_string()
+fn id(answer: &ToolResult) -> String {
+    answer.id().to_string()
 }
 
 /// Returns the state of a task, by `background_output`.
@@ -57,14 +57,14 @@ fn r117_command_starts_after_others_and_reports_what_it_waits_for() {
     assert_eq!(tests.content["task"]["waits"], format!("for {}", &build[..8]));
     // Models write lists like this, too.
     let mends = id(&start(&mut mcp, "echo mended", &json!({"after": format!("{build}:fail")})));
-    let tells =
+    let reports =
         id(&start(&mut mcp, "echo over", &json!({"after": format!("[\"{mends}\", \"{build}:any\"]")})));
     let listed = mcp.done("background_list", &json!({}));
     assert_eq!(listed.text.matches(&waits).count(), 3 - 1, "{}", listed.text);
     let late = mcp.done("background_block", &json!({"task_ids": [mends], "timeout": 0}));
-    assert!(late.text.starts_with("Timed out (0.0s); it has not started."), "{}", late.text);
+    assert!(late.text.starts_with("Timed out (0ms); it has not started."), "{}", late.text);
     open_gate(&daemon, "gate");
-    let over = mcp.done("background_block", &json!({"task_ids": [tests.id().to_string(), mends, tells]}));
+    let over = mcp.done("background_block", &json!({"task_ids": [tests.id().to_string(), mends, reports]}));
     let of = |place: usize| over.content["tasks"][place].clone();
     assert_eq!((&of(1)["result"], &of(2)["result"]), (&json!("mended"), &json!("over")), "{}", over.text);
     assert_eq!(of(0)["status"], "cancelled");
@@ -74,7 +74,10 @@ fn r117_command_starts_after_others_and_reports_what_it_waits_for() {
     assert!(at_once.text.contains("It was cancelled at once"), "{}", at_once.text);
     assert!(at_once.text.contains("Nothing more will come from this task."), "{}", at_once.text);
     assert!(
-        mcp.done("background_list", &json!({})).reported_ids().iter().all(|told| *told != id(&at_once)),
+        mcp.done("background_list", &json!({}))
+            .reported_ids()
+            .iter()
+            .all(|reported| *reported != id(&at_once)),
         "told once"
     );
 }
@@ -125,8 +128,8 @@ fn r117_prompt_cannot_quote_another_session_without_all_sessions_flag() {
     let mut allowed = Mcp::start(&daemon, &["--all-sessions"]);
     let mut task = task;
     task["after"] = json!([foreign.to_string()]);
-    let told = allowed.done("background_task", &task);
-    let over = allowed.done("background_block", &json!({"task_ids": [id(&told)]}));
+    let answer = allowed.done("background_task", &task);
+    let over = allowed.done("background_block", &json!({"task_ids": [id(&answer)]}));
     assert_eq!(over.content["tasks"][0]["result"], "secret", "{}", over.text);
 }
 
@@ -142,20 +145,20 @@ fn r117_task_waits_for_a_slot_of_its_group() {
     let (first, second) = (id(&begun), id(&queued));
     let other = id(&start(&mut mcp, "echo free", &json!({"group": ""})));
     mcp.done("background_block", &json!({"task_ids": [other]}));
-    let told = seen(&mut mcp, &second);
+    let answer = seen(&mut mcp, &second);
     assert!(
-        told.text.contains("pending") && told.text.contains("waits: for a free slot of the group gpu"),
+        answer.text.contains("pending") && answer.text.contains("waits: for a free slot of the group gpu"),
         "{}",
-        told.text
+        answer.text
     );
     daemon.run(&["group", "pause", "gpu"]).success();
     open_gate(&daemon, "gate");
     mcp.done("background_block", &json!({"task_ids": [first]}));
-    let told = mcp.done("background_list", &json!({"status": "pending"}));
+    let answer = mcp.done("background_list", &json!({"status": "pending"}));
     assert!(
-        told.text.contains("waits: the group gpu is paused: `bgctl group continue gpu`"),
+        answer.text.contains("waits: the group gpu is paused: `bgctl group continue gpu`"),
         "{}",
-        told.text
+        answer.text
     );
     daemon.run(&["group", "continue", "gpu"]).success();
     let over = mcp.done("background_block", &json!({"task_ids": [second]}));
@@ -178,7 +181,7 @@ fn r117_wait_until_ready_ends_when_task_is_ready_or_ended() {
     let until_ready =
         |ids: &[&String], timeout: u64| json!({"task_ids": ids, "until": "ready", "timeout": timeout});
     let late = mcp.done("background_block", &until_ready(&[&name], 0));
-    assert!(late.text.starts_with("Timed out (0.0s); it is not ready."), "{}", late.text);
+    assert!(late.text.starts_with("Timed out (0ms); it is not ready."), "{}", late.text);
     assert!(late.text.contains("running, not ready yet"), "{}", late.text);
     assert!(late.text.contains("\"until\": \"ready\""), "how to wait on: {}", late.text);
     let (timed_out, ready) = (&late.content["timed_out"], &late.content["tasks"][0]["ready"]);
@@ -208,8 +211,8 @@ fn r117_wait_until_ready_ends_when_task_is_ready_or_ended() {
     // A task that cannot become ready.
     let command = mcp.command("exec sleep 1000").to_string();
     let said = mcp.error("background_block", &until_ready(&[&name, &command], 600_000));
-    let told = format!("Task {command} was started without \"ready\"");
-    assert!(said.contains(&told) && said.contains("with \"line\""), "{said}");
+    let expected = format!("Task {command} was started without \"ready\"");
+    assert!(said.contains(&expected) && said.contains("with \"line\""), "{said}");
 }
 
 #[test]
@@ -232,7 +235,7 @@ fn r117_wait_for_line_returns_line_already_printed_or_still_to_come() {
         (&json!("starting"), &json!(false))
     );
     let late = mcp.done("background_block", &line("port \\d+", 0));
-    let words = "Timed out (0.0s); it has not printed a matching line.";
+    let words = "Timed out (0ms); it has not printed a matching line.";
     assert!(late.text.starts_with(words) && late.text.contains(r#""line": "port \\d+""#), "{}", late.text);
     assert_eq!((&late.content["line"], &late.content["timed_out"]), (&Value::Null, &json!(true)));
     let before = daemon.status().subscriptions;
@@ -241,9 +244,9 @@ fn r117_wait_for_line_returns_line_already_printed_or_still_to_come() {
     mcp.notification("notifications/progress");
     wait::poll_until("it listens", || (daemon.status().subscriptions > before).then_some(()));
     open_gate(&daemon, "gate");
-    let told = ToolResult::of(&mcp.answer(request)["result"]);
-    assert_eq!(told.content["line"], "listening on port 80", "{}", told.text);
-    assert!(told.text.contains("running"), "{}", told.text);
+    let answer = ToolResult::of(&mcp.answer(request)["result"]);
+    assert_eq!(answer.content["line"], "listening on port 80", "{}", answer.text);
+    assert!(answer.text.contains("running"), "{}", answer.text);
     let request =
         mcp.ask("tools/call", &json!({"name": "background_block", "arguments": line("no such", 600_000)}));
     open_gate(&daemon, "end");
@@ -296,9 +299,9 @@ fn r117_wait_for_line_ends_when_agent_asks_or_daemon_is_killed() {
     let block = json!({"name": "background_block", "arguments": {"task_ids": [name], "line": "never", "timeout": 600_000}});
     let request = mcp.ask("tools/call", &block);
     fs::write(&gate, "").unwrap();
-    let told = ToolResult::of(&mcp.answer(request)["result"]);
-    assert!(told.text.contains("It asks the user a question"), "{}", told.text);
-    assert_eq!(told.content["timed_out"], false);
+    let answer = ToolResult::of(&mcp.answer(request)["result"]);
+    assert!(answer.text.contains("It asks the user a question"), "{}", answer.text);
+    assert_eq!(answer.content["timed_out"], false);
     let name = mcp.command("exec sleep 1000").to_string();
     let before = daemon.status().subscriptions;
     let block = json!({"name": "background_block", "arguments": {"task_ids": [name], "line": "never", "timeout": 600_000}});
@@ -373,8 +376,8 @@ fn r117_paused_task_is_shown_as_paused() {
     let mut watch = daemon.watch();
     daemon.run(&["pause", &task.to_string()]).success();
     watch.until_kind(task, EventKind::Paused);
-    let told = seen(&mut mcp, &task.to_string());
-    assert!(told.text.contains("running, paused by the user"), "{}", told.text);
-    assert_eq!(told.content["task"]["paused"], true);
+    let answer = seen(&mut mcp, &task.to_string());
+    assert!(answer.text.contains("running, paused by the user"), "{}", answer.text);
+    assert_eq!(answer.content["task"]["paused"], true);
     assert_eq!(daemon.task(task).status, Status::Running);
 }

@@ -26,11 +26,11 @@ fn waits(options: &[&str], more: &serde_json::Value) -> ToolResult {
     mcp.notification("notifications/progress");
     restart(&mut daemon);
     gate.open();
-    let told = ToolResult::of(&mcp.answer(request)["result"]);
-    assert!(!told.is_error, "{}", told.text);
+    let answer = ToolResult::of(&mcp.answer(request)["result"]);
+    assert!(!answer.is_error, "{}", answer.text);
     assert!(mcp.close().success());
     stop(&daemon);
-    told
+    answer
 }
 
 #[test]
@@ -41,8 +41,8 @@ fn r131_wait_for_line_continues_after_restart() {
 #[test]
 fn r131_wait_of_no_start_server_continues_after_restart() {
     for more in [json!({}), json!({"line": "^done$"})] {
-        let told = waits(&["--no-start"], &more);
-        assert!(told.text.contains("done"), "{}", told.text);
+        let answer = waits(&["--no-start"], &more);
+        assert!(answer.text.contains("done"), "{}", answer.text);
     }
 }
 
@@ -57,6 +57,19 @@ fn r131_restart_is_not_reported_as_daemon_end() {
     gate.open();
     let event = mcp.notification("notifications/claude/channel");
     assert_eq!(event["meta"], json!({"task_id": id, "event": "completed"}));
+    assert!(mcp.close().success());
+    stop(&daemon);
+}
+
+#[test]
+fn r131_clear_after_restart_finds_the_ended_tasks() {
+    let mut daemon = TestDaemon::durable("");
+    let mut mcp = Mcp::start(&daemon, &["--keep"]);
+    let id = mcp.command("true").to_string();
+    mcp.done("background_block", &json!({"task_ids": [id]}));
+    restart(&mut daemon);
+    let answer = mcp.done("background_clear", &json!({}));
+    assert!(answer.text.contains("Deleted 1 task."), "{}", answer.text);
     assert!(mcp.close().success());
     stop(&daemon);
 }

@@ -59,12 +59,12 @@ fn r81_question_that_is_no_longer_open_is_not_reported() {
     asked("Run make?");
     daemon.run(&["answer", &id.to_string(), "allow"]).success();
     asked("And make install?");
-    let told = mcp.done("background_list", &json!({}));
-    assert!(told.head().contains("And make install?"), "{}", told.text);
-    assert!(!told.head().contains("Run make?"), "{}", told.text);
+    let answer = mcp.done("background_list", &json!({}));
+    assert!(answer.head().contains("And make install?"), "{}", answer.text);
+    assert!(!answer.head().contains("Run make?"), "{}", answer.text);
     daemon.run(&["answer", &id.to_string(), "deny"]).success();
     daemon.ends_as(id, Status::Completed);
-    let told = mcp.done("background_list", &json!({}));
-    assert!(told.head().contains("COMPLETED"), "{}", told.text);
-    assert!(!told.head().contains("NEEDS INPUT"), "{}", told.text);
+    let answer = mcp.done("background_list", &json!({}));
+    assert!(answer.head().contains("COMPLETED"), "{}", answer.text);
+    assert!(!answer.head().contains("NEEDS INPUT"), "{}", answer.text);
 }

@@ -389,8 +389,8 @@ fn deeply_nested_configuration_is_refused_and_daemon_survives() {
         for (begin, end) in [("[", "]"), ("{ a = ", "}")] {
             for depth in [78, 79, 80, 1000] {
                 daemon.write_config(&format!("{key} = {}1{}\n", begin.repeat(depth), end.repeat(depth)));
-                let told = daemon.run(&["daemon", "reload"]).expect_code(78).stderr;
-                assert!(told.contains("stays in effect"), "{key}, {depth}: {told}");
+                let stderr = daemon.run(&["daemon", "reload"]).expect_code(78).stderr;
+                assert!(stderr.contains("stays in effect"), "{key}, {depth}: {stderr}");
             }
         }
     }

@@ -27,6 +27,10 @@ print(json.dumps(out))
 fn samples(daemon: &TestDaemon) -> Value {
     let text = daemon.run(&["daemon", "status", "--openmetrics"]).success().stdout_text();
     assert!(text.ends_with("\n# EOF\n"), "{text}");
+    // Readers of the older text format, such as node_exporter's textfile collector, know only these types.
+    for of in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').nth(1)) {
+        assert!(["counter", "gauge", "histogram"].contains(&of), "{of}");
+    }
     // The interpreter that Debian's package is made for.
     let mut python = Command::new("/usr/bin/python3");
     python.args(["-c", PARSER]).stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -181,7 +181,7 @@ fn block_gives_up_when_its_timeout_passes_and_daemon_is_silent() {
 }
 
 #[test]
-fn r80_agent_is_told_of_silent_daemon_and_its_tasks_survive() {
+fn r80_agent_is_notified_of_silent_daemon_and_its_tasks_survive() {
     let daemon = TestDaemon::start();
     let mut mcp = Mcp::start(&daemon, &[]);
     let id = mcp.command("sleep 1000");
@@ -212,12 +212,12 @@ fn request_of_vanished_client_is_dropped_and_half_closed_client_is_served() {
     half.request(1, "task.submit", &submit_line(&daemon, "half"));
     shutdown(half.as_fd().as_raw_fd(), nix::sys::socket::Shutdown::Write).unwrap();
     // Nobody ever waits for the answer to a notification.
-    let told = std::os::unix::net::UnixStream::connect(daemon.socket()).unwrap();
+    let notifier = std::os::unix::net::UnixStream::connect(daemon.socket()).unwrap();
     let params = submit_line(&daemon, "told");
     let line = json!({"jsonrpc": "2.0", "method": "task.submit", "params": params});
-    (&told).write_all(format!("{line}\n").as_bytes()).unwrap();
-    told.shutdown(Shutdown::Both).unwrap();
-    drop(told);
+    (&notifier).write_all(format!("{line}\n").as_bytes()).unwrap();
+    notifier.shutdown(Shutdown::Both).unwrap();
+    drop(notifier);
     drop(stopped);
     let answer = half.receive().expect("its answer");
     let id: TaskId = serde_json::from_value(answer["result"]["task"]["id"].clone()).unwrap();

@@ -392,6 +392,17 @@ fn r104_prompt_can_quote_the_tasks_it_started_after() {
 }
 
 #[test]
+fn r104_prompt_is_given_reason_for_missing_result() {
+    let daemon = FakeDaemon::start(&[], "");
+    let failed = daemon.failed("error -32603 no").0.id;
+    let conditions = vec![after(failed, Condition::Any)];
+    let prompt = "say {after.result}";
+    let agent = daemon.submit_with(&SubmitParams { after: conditions, ..daemon.prompt_params(prompt) }).id;
+    daemon.block(&[agent]);
+    assert_eq!(daemon.result(agent), format!("(task {failed} is failed and has given no answer)"));
+}
+
+#[test]
 fn r105_delayed_task_does_not_start_before_its_time() {
     let daemon = TestDaemon::start();
     let mut watch = daemon.watch();

@@ -182,6 +182,8 @@ fn r108_invalid_retry_params_are_named() {
         let error = daemon.refusal::<TaskSubmit>(&params);
         assert!(error.message.contains(part), "{error}");
     }
+    // The default delay adapts to the maximum.
+    daemon.submit_with(&with(Retry { delay_ms: None, max_delay_ms: Some(4), ..retry(1) }));
 }
 
 #[test]

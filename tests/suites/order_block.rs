@@ -76,10 +76,10 @@ fn r111_task_end_without_line_exits_with_1_and_timeout_with_75() {
     assert_eq!(late.stderr, format!("bgctl: {id} has not written a matching line yet\n"));
     let waits = Waiting::begin(&daemon, &["--line", "two", &name]);
     write(&daemon, id, "\n");
-    let told = format!("bgctl: {id} ended without a matching line: failed (3)\n");
-    assert_eq!(waits.ended(), (1, String::new(), told.clone()));
+    let expected = format!("bgctl: {id} ended without a matching line: failed (3)\n");
+    assert_eq!(waits.ended(), (1, String::new(), expected.clone()));
     let again = daemon.run(&["block", "--line", "two", &name]).expect_code(1);
-    assert_eq!((again.stdout.len(), again.stderr), (0, told));
+    assert_eq!((again.stdout.len(), again.stderr), (0, expected));
     let missing = daemon.submit(&["no-such-program"]);
     daemon.block(&[missing]);
     daemon.run(&["block", "--line", "x", &missing.to_string()]).expect_code(1);
@@ -216,7 +216,7 @@ fn r111_block_exits_with_69_when_daemon_is_killed() {
 #[test]
 fn r111_invalid_pattern_or_usage_is_refused() {
     let home = TestDaemon::home_only();
-    for (words, told) in [
+    for (words, expected) in [
         (&["--line", "(", "3f2a"][..], "unclosed group"),
         (&["--line", "\\w{1000}{1000}", "3f2a"], "needs more than 1048576 bytes"),
         (&["--line", "x", "3f2a", "91bc"], "--line takes exactly one task"),
@@ -225,7 +225,7 @@ fn r111_invalid_pattern_or_usage_is_refused() {
         (&["--line", "x"], "no task given"),
     ] {
         let stderr = home.run(&[&["block"], words].concat()).expect_code(2).stderr;
-        assert!(stderr.contains(told), "{words:?}: {stderr}");
+        assert!(stderr.contains(expected), "{words:?}: {stderr}");
     }
     assert!(home.processes().is_empty(), "nothing of this starts a daemon");
 }

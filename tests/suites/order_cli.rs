@@ -84,6 +84,27 @@ fn r100_unknown_group_is_a_usage_error_that_names_known_groups() {
 }
 
 #[test]
+fn r100_smaller_group_warns_of_tasks_that_take_more_slots_than_it_has() {
+    let daemon = TestDaemon::start();
+    let resized = |slots: &str| run(&daemon, &["group", "set", "lic", "--slots", slots]).success().stderr;
+    assert_eq!(resized("3"), "");
+    let gate = submitted(&daemon, &["--group", "lic", "--", "sleep", "1000"]);
+    daemon.wait_running(gate);
+    let line = "echo $BGD_SLOT_LIST";
+    let large = submitted(&daemon, &["--group", "lic", "--slots", "3", "--shell", line]);
+    let warning = resized("1");
+    for part in ["warning: 1 pending task takes more slots than lic has now (1)", "runs alone", "bgctl edit"]
+    {
+        assert!(warning.contains(part), "{part} is not in {warning}");
+    }
+    assert_eq!(resized("3"), "", "it fits again");
+    resized("1");
+    daemon.cancel(&[gate]);
+    daemon.block(&[large]);
+    assert_eq!(stdout_of(&daemon, &["output", &large.to_string()]), "1,2,3\n", "alone, with all its slots");
+}
+
+#[test]
 fn r101_r107_higher_priority_starts_first_including_an_edited_one() {
     let daemon = TestDaemon::start();
     stdout_of(&daemon, &["group", "set", "one", "--slots", "1"]);
@@ -154,6 +175,9 @@ fn r103_r115_tasks_start_after_others_and_list_shows_it() {
         assert!(page.contains(&format!("after:       {build} ")), "{page}");
         assert!(task.error.is_some_and(|error| error.contains(&build.short())), "it names the task");
     }
+    let late = run(&daemon, &["submit", "--after", &build.to_string(), "--", "true"]).success();
+    let warning = format!("the task is already cancelled: task {build} failed");
+    assert!(late.stderr.contains(&warning), "{}", late.stderr);
     let unknown = TaskId::random().to_string();
     run(&daemon, &["submit", "--after", &unknown, "--", "true"]).expect_code(66);
 }
@@ -167,14 +191,14 @@ fn r105_task_starts_at_a_later_time() {
     let page =
         Outcome::of(daemon.bgctl(&["status", &then.to_string()]).env("TZ", "UTC")).success().stdout_text();
     assert!(page.contains("waits:       until 2099-01-02 03:04:05\n"), "{page}");
-    for (words, told) in [
+    for (words, expected) in [
         (&["--at", "2020-01-01 10:00"][..], "is in the past"),
         (&["--at", "25:00"], "not a valid time"),
         (&["--at", "soon"], "is not a time"),
         (&["--in", "soon"], "--in"),
     ] {
         let refused = run(&daemon, &[&["submit"], words, &["--", "true"]].concat()).expect_code(2);
-        assert!(refused.stderr.contains(told), "{words:?}: {}", refused.stderr);
+        assert!(refused.stderr.contains(expected), "{words:?}: {}", refused.stderr);
     }
     stdout_of(&daemon, &["edit", &soon.to_string(), "--in", "0"]);
     stdout_of(&daemon, &["edit", "@", "--in", "0"]);
@@ -241,11 +265,11 @@ fn r110_block_until_ready_waits_for_the_ready_line() {
     let never = submitted(&daemon, &["--ready", "notify", "--", "true"]);
     run(&daemon, &["block", "--until", "ready", &never.to_string()]).expect_code(1);
     run(&daemon, &["cancel", &name]).success();
-    for (when, told) in
+    for (when, expected) in
         [("port:80", "is not one of line:REGEX"), ("tcp:0", "not a port"), ("line:(", "unclosed group")]
     {
         let refused = run(&daemon, &["submit", "--ready", when, "--", "true"]).expect_code(2);
-        assert!(refused.stderr.contains(told), "{when}: {}", refused.stderr);
+        assert!(refused.stderr.contains(expected), "{when}: {}", refused.stderr);
     }
 }
 
@@ -290,8 +314,8 @@ fn negative_values_are_refused_by_name() {
         (&["inbox", "--wait", "-1s"], "can't be negative"),
         (&["cancel", "--grace", "-1s", "3f2a"], "can't be negative"),
     ] {
-        let told = daemon.run(words).expect_code(2);
-        assert!(told.stderr.contains(why), "{words:?}: {}", told.stderr);
+        let outcome = daemon.run(words).expect_code(2);
+        assert!(outcome.stderr.contains(why), "{words:?}: {}", outcome.stderr);
     }
     assert!(daemon.processes().is_empty(), "no daemon is needed for that");
 }
@@ -378,8 +402,8 @@ fn r113_tasks_are_selected_by_tag_group_and_status() {
         unknown.stderr.starts_with("bgctl: unknown group \"gpuu\"; known groups: default, gpu\n"),
         "{unknown:?}"
     );
-    let told = run(&daemon, &["cancel", "--group", "gpu"]).success();
-    assert_eq!(told.stdout_text(), format!("{waits} cancelled\n"));
+    let outcome = run(&daemon, &["cancel", "--group", "gpu"]).success();
+    assert_eq!(outcome.stdout_text(), format!("{waits} cancelled\n"));
     let nothing = run(&daemon, &["cancel", "--group", "gpu"]).success();
     assert_eq!((nothing.stdout.len(), &*nothing.stderr), (0, "bgctl: no active task matches\n"));
     assert_eq!(stdout_of(&daemon, &["clear", "--status", "failed"]), "cleared 1\n");

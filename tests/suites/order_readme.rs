@@ -40,8 +40,8 @@ fn block(number: usize) -> String {
 fn r100_guide_example_with_two_gpus_works() {
     let daemon = TestDaemon::start();
     program(&daemon, "train", "echo \"device $CUDA_VISIBLE_DEVICES $*\"");
-    let told = typed(&daemon, &block(0)).stdout_text();
-    assert!(told.lines().any(|line| line.starts_with("gpu\t")), "{told}");
+    let stdout = typed(&daemon, &block(0)).stdout_text();
+    assert!(stdout.lines().any(|line| line.starts_with("gpu\t")), "{stdout}");
     let tasks = tasks(&daemon);
     assert_eq!(tasks.len(), 5);
     let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
@@ -59,11 +59,11 @@ fn r110_guide_example_with_a_server_works() {
     program(&daemon, "npm", "curl --silent --output /dev/null localhost:$PORT && echo tested");
     let port = ports::unused();
     let lines = format!("export PORT={port}\n{}", block(2).replace("8000", &port.to_string()));
-    let told = typed(&daemon, &lines).stdout_text();
-    assert!(told.contains("completed") && told.contains("nothing was missing so far"), "{told}");
-    let [server, tests] = &tasks(&daemon)[..] else { panic!("{told}") };
-    assert_eq!((server.status, tests.status), (Status::Cancelled, Status::Completed), "{told}");
-    assert!(server.ready_at <= tests.started_at, "{told}");
+    let stdout = typed(&daemon, &lines).stdout_text();
+    assert!(stdout.contains("completed") && stdout.contains("nothing was missing so far"), "{stdout}");
+    let [server, tests] = &tasks(&daemon)[..] else { panic!("{stdout}") };
+    assert_eq!((server.status, tests.status), (Status::Cancelled, Status::Completed), "{stdout}");
+    assert!(server.ready_at <= tests.started_at, "{stdout}");
     assert_eq!(daemon.output(tests.id), b"tested\n");
 }
 
@@ -74,10 +74,10 @@ fn r103_guide_example_of_a_night_with_a_failing_build_works() {
     program(&daemon, "make", "echo \"error: no rule $BGD_ATTEMPT\"; exit 2");
     program(&daemon, "deploy", "echo deployed");
     // Do not wait minutes for a build that fails.
-    let told = typed(&daemon, &block(1).replace("1m..10m", "1ms..2ms")).stdout_text();
-    assert!(told.contains("`- ") && told.contains("pending (until "), "{told}");
+    let stdout = typed(&daemon, &block(1).replace("1m..10m", "1ms..2ms")).stdout_text();
+    assert!(stdout.contains("`- ") && stdout.contains("pending (until "), "{stdout}");
     let ids: Vec<TaskId> = tasks(&daemon).iter().map(|task| task.id).collect();
-    let [build, tests, deploy, mend] = &daemon.block(&ids)[..] else { panic!("{told}") };
+    let [build, tests, deploy, mend] = &daemon.block(&ids)[..] else { panic!("{stdout}") };
     assert_eq!((build.status, build.attempt), (Status::Failed, Some(3)));
     for never in [tests, deploy] {
         assert_eq!((never.status, never.cancel_reason), (Status::Cancelled, Some(CancelReason::Dependency)));
@@ -98,16 +98,16 @@ fn r112_guide_example_of_a_sweep_works_and_r116_its_failed_tasks_rerun() {
     );
     program(&daemon, "flac", "cp \"$1\" \"$3\"");
     fs::write(daemon.home().join("a song.wav"), "song").unwrap();
-    let told = typed(&daemon, &block(3)).stdout_text();
+    let stdout = typed(&daemon, &block(3)).stdout_text();
     let all = tasks(&daemon);
     let of = |status: Status| all.iter().filter(|task| task.status == status).count();
     daemon.block(&[all.last().expect("the last one is of the flacs").id]);
-    assert_eq!((all.len(), of(Status::Failed)), (103, 2), "{told}");
-    assert!(told.contains("failed"), "{told}");
+    assert_eq!((all.len(), of(Status::Failed)), (103, 2), "{stdout}");
+    assert!(stdout.contains("failed"), "{stdout}");
     let again: Vec<&Task> = all.iter().filter(|task| task.rerun_of.is_some()).collect();
     let outputs: Vec<_> =
         again.iter().map(|task| String::from_utf8(daemon.output(task.id)).unwrap()).collect();
     assert_eq!(outputs, ["seed 7\n", "seed 42\n"]);
-    assert!(again.iter().all(|task| task.status == Status::Completed), "{told}");
+    assert!(again.iter().all(|task| task.status == Status::Completed), "{stdout}");
     assert_eq!(fs::read(daemon.home().join("a song.flac")).unwrap(), b"song");
 }

@@ -34,8 +34,8 @@ fn r113_signal_reaches_the_selected_running_tasks() {
     daemon.block(&[over]);
     let held = submitted(&daemon, &["--tag", "web", "--hold", "--", "true"]);
     let [one, two, other] = ["web", "web", "other"].map(|tag| listening(&daemon, tag));
-    let told = run(&daemon, &["signal", "--tag", "web", "USR1", "--tree"]).success();
-    assert_eq!((told.stdout.len(), &*told.stderr), (0, ""));
+    let outcome = run(&daemon, &["signal", "--tag", "web", "USR1", "--tree"]).success();
+    assert_eq!((outcome.stdout.len(), &*outcome.stderr), (0, ""));
     for task in daemon.block(&[one, two]) {
         assert_eq!((task.status, task.exit), (Status::Failed, Some(Exit::Code(7))));
     }
@@ -159,8 +159,8 @@ fn r113_shells_complete_selector_values() {
         command.env("BGCTL_COMPLETE", "fish").env("_CLAP_COMPLETE_INDEX", place).env("_CLAP_IFS", "\n");
         // None are offered if the daemon does not answer soon enough for a shell.
         wait::poll_until("candidates in time", || {
-            let told = Outcome::of(&mut command).success().stdout_text().trim_end().to_owned();
-            (!told.is_empty()).then_some(told)
+            let stdout = Outcome::of(&mut command).success().stdout_text().trim_end().to_owned();
+            (!stdout.is_empty()).then_some(stdout)
         })
     };
     let verbs = [
@@ -189,7 +189,11 @@ fn r113_shells_complete_selector_values() {
         &["bgctl", "signal", ""],
         &["bgctl", "events", "--task", ""],
     ] {
-        assert!(candidates(words).lines().any(|told| told == line), "{words:?}: {}", candidates(words));
+        assert!(
+            candidates(words).lines().any(|candidate| candidate == line),
+            "{words:?}: {}",
+            candidates(words)
+        );
     }
     for words in [
         &["bgctl", "submit", "--tag", ""][..],
@@ -216,13 +220,13 @@ fn r169_shells_offer_options_only_after_a_dash() {
         let place = (words.len() - 1).to_string();
         let mut command = daemon.bgctl(&[&["--"], words].concat());
         command.env("BGCTL_COMPLETE", shell).env("_CLAP_COMPLETE_INDEX", place);
-        let told = Outcome::of(command.env("_CLAP_IFS", "\n")).success().stdout_text();
+        let stdout = Outcome::of(command.env("_CLAP_IFS", "\n")).success().stdout_text();
         match shell {
             "nushell" => {
-                let told: Vec<serde_json::Value> = serde_json::from_str(&told).unwrap();
-                told.iter().map(|one| one["value"].as_str().unwrap().to_owned()).collect()
+                let values: Vec<serde_json::Value> = serde_json::from_str(&stdout).unwrap();
+                values.iter().map(|one| one["value"].as_str().unwrap().to_owned()).collect()
             }
-            _ => told.lines().map(str::to_owned).collect::<Vec<String>>(),
+            _ => stdout.lines().map(str::to_owned).collect::<Vec<String>>(),
         }
     };
     let is_option = |line: &String| line.starts_with('-');
@@ -276,9 +280,9 @@ fn r113_events_refuse_selections_that_no_task_can_match() {
     let refused = |options: &[&str], code: i32, why: &str| {
         let mut events = daemon.bgctl(&[&["events"], options].concat());
         let mut events = events.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut told = String::new();
-        BufReader::new(events.stderr.take().unwrap()).read_line(&mut told).unwrap();
-        assert_eq!((events.wait().unwrap().code(), told.contains(why)), (Some(code), true), "{told}");
+        let mut message = String::new();
+        BufReader::new(events.stderr.take().unwrap()).read_line(&mut message).unwrap();
+        assert_eq!((events.wait().unwrap().code(), message.contains(why)), (Some(code), true), "{message}");
     };
     refused(&["--tag", ""], 2, "tag");
     refused(&["--tag", "", "--since", "0"], 2, "tag");
@@ -321,12 +325,12 @@ fn r106_ended_tasks_of_several_batches_are_left_out() {
     run(&daemon, &["hold", &one, ended]).expect_code(65);
     run(&daemon, &["hold", &one, "@ffffffff"]).expect_code(66);
     assert_eq!(held(), 0, "tasks given one by one must all fit");
-    let told = run(&daemon, &["--json", "hold", &one, &two, &one]).success();
-    let told: Value = serde_json::from_str(&told.stdout_text()).expect("one object");
-    let tasks = told["tasks"].as_array().unwrap();
-    assert!(tasks.len() == 3 && tasks.iter().all(|task| task["status"] == "pending"), "{told}");
+    let outcome = run(&daemon, &["--json", "hold", &one, &two, &one]).success();
+    let answer: Value = serde_json::from_str(&outcome.stdout_text()).expect("one object");
+    let tasks = answer["tasks"].as_array().unwrap();
+    assert!(tasks.len() == 3 && tasks.iter().all(|task| task["status"] == "pending"), "{answer}");
     assert_eq!(held(), 3);
-    let told = run(&daemon, &["release", &one, &two]).success().stdout_text();
-    assert_eq!((told.lines().count(), held()), (3, 0));
+    let stdout = run(&daemon, &["release", &one, &two]).success().stdout_text();
+    assert_eq!((stdout.lines().count(), held()), (3, 0));
     run(&daemon, &["cancel", &one, &two]).success();
 }

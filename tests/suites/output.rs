@@ -100,8 +100,8 @@ fn r07_bgctl_prints_results_of_completed_tasks_only() {
     let result: ResultResult = daemon.run(&["--json", "output", "--result", &good]).success().json();
     assert_eq!(result.result, "fine\n");
     let bad = ended(&daemon, "echo partly; exit 1").to_string();
-    let told = daemon.run(&["output", "--result", &bad]).expect_code(65);
-    assert!(told.stdout.is_empty() && told.stderr.contains("failed"), "{}", told.stderr);
+    let outcome = daemon.run(&["output", "--result", &bad]).expect_code(65);
+    assert!(outcome.stdout.is_empty() && outcome.stderr.contains("failed"), "{}", outcome.stderr);
     assert_eq!(daemon.run(&["output", &bad]).success().stdout, b"partly\n");
 }
 
@@ -203,21 +203,21 @@ fn bgctl_selects_the_stream_of_a_split_task() {
     // Without an option, nobody must mistake one stream for the whole output.
     for words in [&["output", &id][..], &["output", "-f", &id]] {
         let outcome = daemon.run(words).success();
-        let told = format!(
+        let expected = format!(
             "bgctl: 4 B of standard error are stored separately: `bgctl output --stderr {}`\n",
             &id[..8]
         );
-        assert_eq!((outcome.stdout_text(), outcome.stderr), ("out\n".to_owned(), told));
+        assert_eq!((outcome.stdout_text(), outcome.stderr), ("out\n".to_owned(), expected));
     }
     let silent: TaskId = daemon.run(&["submit", "--split", "--", "echo", "out"]).success().word();
     daemon.block(&[silent]);
     assert_eq!(daemon.run(&["output", &silent.to_string()]).success().stderr, "");
     let whole = ended(&daemon, line).to_string();
     for words in [&["output", "--stderr", &whole][..], &["output", "-f", "--stderr", &whole]] {
-        let told = daemon.run(words).expect_code(65);
-        assert!(told.stderr.contains("--split"), "{}", told.stderr);
-        let told = daemon.run(&[&["--json"], words].concat()).expect_code(65);
-        assert!(told.stdout.is_empty() && told.stderr.contains("not_split"), "{told:?}");
+        let outcome = daemon.run(words).expect_code(65);
+        assert!(outcome.stderr.contains("--split"), "{}", outcome.stderr);
+        let outcome = daemon.run(&[&["--json"], words].concat()).expect_code(65);
+        assert!(outcome.stdout.is_empty() && outcome.stderr.contains("not_split"), "{outcome:?}");
     }
 }
 
@@ -416,12 +416,12 @@ fn task_that_wrote_nothing_has_empty_output() {
     daemon.block(&[missing]);
     assert!(read(&daemon, missing, 0, 10).eof);
     for options in [&["output"][..], &["output", "--follow"], &["output", "--tail", "3"]] {
-        let told = daemon.run(&[options, &[&missing.to_string()]].concat()).success();
-        assert_eq!(told.stdout, b"");
+        let outcome = daemon.run(&[options, &[&missing.to_string()]].concat()).success();
+        assert_eq!(outcome.stdout, b"");
         assert!(
-            told.stderr.contains("no-such-program-here: command not found"),
+            outcome.stderr.contains("no-such-program-here: command not found"),
             "{options:?}: {}",
-            told.stderr
+            outcome.stderr
         );
     }
     assert_eq!(daemon.stream(missing, Stream::Stderr), b"");
@@ -433,12 +433,12 @@ fn empty_output_is_explained_on_a_terminal_only() {
     let running = daemon.submit(&["sleep", "100000"]);
     let done = ended(&daemon, "true");
     let mut shell = Terminal::shell(&daemon);
-    for (id, told) in [
+    for (id, expected) in [
         (running, "is running and has written nothing yet; `bgctl output --follow"),
         (done, "has written nothing\n"),
     ] {
         shell.type_line(&format!("bgctl output {id}"));
-        shell.wait_text(&format!("bgctl: {} {told}", id.short()));
+        shell.wait_text(&format!("bgctl: {} {expected}", id.short()));
         shell.wait_prompt();
     }
     // A program gets whatever output exists, without a message.

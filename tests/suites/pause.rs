@@ -23,7 +23,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
 /// Nothing here may need SIGKILL, which would come only after an hour.
-const NO_HURRY: &str = "[grace]\ncancel = \"1h\"";
+const LONG_GRACE: &str = "[grace]\ncancel = \"1h\"";
 
 fn select(ids: &[TaskId]) -> SelectParams {
     SelectParams { ids: ids.iter().copied().map(Into::into).collect(), ..SelectParams::default() }
@@ -96,8 +96,8 @@ fn r106_pause_stops_every_process_of_a_task_until_it_continues() {
     assert_eq!(daemon.output(id), b"");
 
     assert!(!go_on(&daemon, &[id]).unwrap()[0].paused);
-    let told = watch.until(|event| matches!(event.kind, EventKind::Paused | EventKind::Continued));
-    assert_eq!((told.kind, told.task.paused), (EventKind::Continued, false));
+    let next = watch.until(|event| matches!(event.kind, EventKind::Paused | EventKind::Continued));
+    assert_eq!((next.kind, next.task.paused), (EventKind::Continued, false));
     let task = daemon.block(&[id]).remove(0);
     drop(gate);
     assert_eq!((task.exit, daemon.output(id)), (Some(Exit::Code(7)), b"went on\n".to_vec()));
@@ -234,20 +234,20 @@ fn ends_when_paused(daemon: &mut TestDaemon) {
 
 #[test]
 fn r106_paused_task_ends_within_its_grace() {
-    ends_when_paused(&mut TestDaemon::builder().config(NO_HURRY).start());
+    ends_when_paused(&mut TestDaemon::builder().config(LONG_GRACE).start());
 }
 
 #[test]
 fn r106_paused_task_in_a_cgroup_ends_within_its_grace_as_root() {
     let cgroup = Delegated::new();
-    ends_when_paused(&mut cgroup.daemon(NO_HURRY));
+    ends_when_paused(&mut cgroup.daemon(LONG_GRACE));
     assert!(cgroup.inside().is_empty());
 }
 
 #[test]
 fn r106_pause_freezes_the_cgroup_of_a_task_as_root() {
     let cgroup = Delegated::new();
-    let daemon = cgroup.daemon(NO_HURRY);
+    let daemon = cgroup.daemon(LONG_GRACE);
     gated(&daemon);
     let id = family(&daemon);
     let own = cgroup.inside().into_iter().find(|path| path.ends_with(id.to_string())).unwrap();
@@ -292,7 +292,7 @@ fn willing_with(daemon: &TestDaemon, line: &str, count: u64) -> TaskId {
 
 #[test]
 fn r106_terminal_job_can_be_paused() {
-    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let daemon = TestDaemon::builder().config(LONG_GRACE).start();
     let pty = Some(TerminalSize { rows: 24, cols: 80 });
     let shell = Some("stty -echo; echo up; while read x; do echo got $x; done".into());
     let id = daemon.submit_with(&SubmitParams { shell, pty, ..daemon.params() }).id;
@@ -313,7 +313,7 @@ fn r106_terminal_job_can_be_paused() {
 
 #[test]
 fn r106_handed_over_job_can_be_paused() {
-    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let daemon = TestDaemon::builder().config(LONG_GRACE).start();
     let (mut job, reader) = Job::shell(&daemon, "echo $$; sleep 1000 & read x; echo got $x; kill $!");
     let task = job.hand_over(&mut daemon.client(), &[(HandoffStream::Stdout, reader.as_fd())]);
     drop(reader);
@@ -400,25 +400,25 @@ fn stays_paused(daemon: &TestDaemon, is_stopped: impl Fn() -> bool) {
 
 #[test]
 fn r106_sigcont_does_not_end_a_pause() {
-    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let daemon = TestDaemon::builder().config(LONG_GRACE).start();
     stays_paused(&daemon, || all_stopped(&states(&daemon)));
 }
 
 #[test]
 fn r106_sigcont_does_not_end_a_pause_in_a_cgroup_as_root() {
     let cgroup = Delegated::new();
-    let daemon = cgroup.daemon(NO_HURRY);
+    let daemon = cgroup.daemon(LONG_GRACE);
     let is_frozen = || {
-        let told =
+        let contents =
             cgroup.inside().into_iter().map(|path| fs::read_to_string(path.join("cgroup.events")).unwrap());
-        told.into_iter().any(|told| told.contains("frozen 1"))
+        contents.into_iter().any(|text| text.contains("frozen 1"))
     };
     stays_paused(&daemon, is_frozen);
 }
 
 #[test]
 fn r106_paused_job_stays_paused_when_attached() {
-    let daemon = TestDaemon::builder().config(NO_HURRY).start();
+    let daemon = TestDaemon::builder().config(LONG_GRACE).start();
     let pty = Some(TerminalSize { rows: 24, cols: 80 });
     let shell = Some("echo up; while read x; do echo got $x; done".into());
     let id = daemon.submit_with(&SubmitParams { shell, pty, ..daemon.params() }).id;

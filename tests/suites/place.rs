@@ -83,14 +83,14 @@ fn unreachable_daemon_is_found_and_returns_with_its_folder() {
     let runtime = daemon.home().join("run");
     remove_atomically(&daemon, &runtime);
     for verb in [&["list"][..], &["--no-start", "list"], &["daemon", "status"]] {
-        let told = daemon.run(verb).expect_code(69);
+        let outcome = daemon.run(verb).expect_code(69);
         assert!(
-            told.stderr.contains(&format!("the daemon (pid {pid}) is running, but its socket")),
+            outcome.stderr.contains(&format!("the daemon (pid {pid}) is running, but its socket")),
             "{}",
-            told.stderr
+            outcome.stderr
         );
-        assert!(told.stderr.contains("`bgctl daemon stop` stops it"), "{}", told.stderr);
-        assert!(!told.stderr.contains("(state"), "its state explains nothing: {}", told.stderr);
+        assert!(outcome.stderr.contains("`bgctl daemon stop` stops it"), "{}", outcome.stderr);
+        assert!(!outcome.stderr.contains("(state"), "its state explains nothing: {}", outcome.stderr);
     }
     assert_eq!(daemons(&daemon), 1);
     fs::DirBuilder::new().mode(0o700).create(&runtime).unwrap();
@@ -105,9 +105,9 @@ fn r11_daemon_stop_ends_daemon_and_tasks_after_socket_is_removed() {
     let task = Process::open(daemon.wait_running(id).pid.unwrap()).unwrap();
     let process = daemon.process();
     remove_atomically(&daemon, &daemon.home().join("run"));
-    let told = daemon.run(&["daemon", "stop"]).success();
-    assert_eq!(told.stdout_text(), "stopped\n");
-    assert!(told.stderr.contains(&format!("(pid {})", process.pid())), "{}", told.stderr);
+    let outcome = daemon.run(&["daemon", "stop"]).success();
+    assert_eq!(outcome.stdout_text(), "stopped\n");
+    assert!(outcome.stderr.contains(&format!("(pid {})", process.pid())), "{}", outcome.stderr);
     assert!(!process.is_alive() && !task.is_alive());
     assert!(daemon.ended().success());
     assert_eq!(daemon.run(&["daemon", "stop"]).success().stdout_text(), "no daemon is running\n");
@@ -171,7 +171,7 @@ fn bgctl_and_daemon_use_the_same_state_folder_from_any_directory() {
 }
 
 #[test]
-fn start_without_usable_state_folder_tells_what_to_set() {
+fn start_without_usable_state_folder_says_what_to_set() {
     let home = TestDaemon::home_only();
     let file = home.home().join("file");
     fs::write(&file, "").unwrap();

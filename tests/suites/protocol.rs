@@ -291,12 +291,15 @@ fn invalid_session_and_channel_params_are_refused() {
     let mut wire = Wire::new(&daemon);
     let cases = [
         ("hello", json!({"owns": true}), "`session`"),
-        ("inbox.read", json!({"session": ""}), "empty"),
+        ("hello", json!({"session": "", "owns": true}), "`session` is empty; omit it instead\""),
+        ("inbox.read", json!({"session": ""}), "`session` is empty\""),
+        ("inbox.ack", json!({"session": "", "upto": 1}), "`session` is empty\""),
         ("inbox.read", json!({"session": "s", "limit": 0}), "1 to 1000"),
         ("inbox.read", json!({"session": "s", "limit": 1001}), "1 to 1000"),
         ("inbox.read", json!({}), "session"),
         ("inbox.ack", json!({"session": "s"}), "upto"),
-        ("session.end", json!({"session": ""}), "empty"),
+        ("session.end", json!({"session": ""}), "`session` is empty\""),
+        ("task.list", json!({"tags": ["a", ""]}), "`tags[1]` is empty\""),
         ("events.subscribe", json!({"instance": "x", "since": 0}), "this daemon is"),
         ("task.submit", json!({"shell": "true", "cwd": "/", "env": {}, "channel": "x"}), "desktop"),
         (

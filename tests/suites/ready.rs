@@ -231,8 +231,8 @@ fn r110_file_makes_task_ready_when_its_folder_is_exchanged() {
 /// Sends to the socket named in its environment, like every program with `sd_notify`.
 const NOTIFY: &str = r#"
 import os, socket, sys
-tell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-tell.connect(os.environ["NOTIFY_SOCKET"])
+sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+sender.connect(os.environ["NOTIFY_SOCKET"])
 "#;
 
 fn notify_sockets(daemon: &TestDaemon) -> Vec<std::path::PathBuf> {
@@ -243,11 +243,13 @@ fn notify_sockets(daemon: &TestDaemon) -> Vec<std::path::PathBuf> {
 #[test]
 fn r110_notify_message_makes_task_ready() {
     let daemon = gated();
-    fs::write(daemon.home().join("tell.py"), format!("{NOTIFY}\ntell.send(sys.argv[1].encode())\n")).unwrap();
-    let tell = |words: &str| format!("python3 tell.py '{words}'");
-    let not = ["STATUS=nearly", "READY=0", "xREADY=1\nREADY=11"].map(|words| format!("{} && ", tell(words)));
+    fs::write(daemon.home().join("notify.py"), format!("{NOTIFY}\nsender.send(sys.argv[1].encode())\n"))
+        .unwrap();
+    let notify = |words: &str| format!("python3 notify.py '{words}'");
+    let not =
+        ["STATUS=nearly", "READY=0", "xREADY=1\nREADY=11"].map(|words| format!("{} && ", notify(words)));
     let line =
-        format!("{}read x < gate; {}; read x < end", not.concat(), tell("STATUS=up\nREADY=1\nMAINPID=1"));
+        format!("{}read x < gate; {}; read x < end", not.concat(), notify("STATUS=up\nREADY=1\nMAINPID=1"));
     // The socket in the submitter's environment belongs to another service.
     let mut params = shell(&daemon, &line, "notify");
     let other = daemon.home().join("other");
@@ -273,14 +275,14 @@ fn r110_notify_message_makes_task_ready() {
 fn r110_notify_message_of_another_task_is_ignored() {
     let daemon = gated();
     let line = format!(
-        "cat > tell.py <<'EOF'\n{NOTIFY}\ntell.send(b'READY=1')\nEOF\necho $NOTIFY_SOCKET > told.new"
+        "cat > notify.py <<'EOF'\n{NOTIFY}\nsender.send(b'READY=1')\nEOF\necho $NOTIFY_SOCKET > told.new"
     );
-    let line = format!("{line}\nmv told.new told\nread x < gate\npython3 tell.py\nexec sleep 1000");
+    let line = format!("{line}\nmv told.new told\nread x < gate\npython3 notify.py\nexec sleep 1000");
     let id = daemon.submit_with(&shell(&daemon, &line, "notify")).id;
     let path = wait::for_line(&daemon.home().join("told"), "");
     // It stays alive while the daemon inspects it, as it waits for an EOF that does not come.
     let script =
-        format!("{NOTIFY}\ntell.send(b'READY=1')\nopen('sent', 'w').write('sent\\n')\nsys.stdin.read()");
+        format!("{NOTIFY}\nsender.send(b'READY=1')\nopen('sent', 'w').write('sent\\n')\nsys.stdin.read()");
     let line = format!("NOTIFY_SOCKET={path} exec python3 -c \"$SCRIPT\"");
     let mut params = SubmitParams { shell: Some(line.into()), stdin: Some(Stdin::Pipe), ..daemon.params() };
     let env = params.env.take().unwrap().0.into_iter();
@@ -368,8 +370,8 @@ fn r110_task_that_ends_first_was_never_ready() {
             let id = daemon.submit_with(&shell(&daemon, line, ready)).id;
             let blocked = until_ready(&daemon, &[id]);
             assert_eq!((blocked.tasks[0].status, blocked.tasks[0].ready_at), (status, None));
-            let told = watch.until(|event| event.task.id == id && event.kind != EventKind::Output);
-            assert_eq!(told.kind, EventKind::Submitted);
+            let first = watch.until(|event| event.task.id == id && event.kind != EventKind::Output);
+            assert_eq!(first.kind, EventKind::Submitted);
             let end = watch.until(|event| {
                 assert_ne!(event.kind, EventKind::Ready);
                 event.kind.is_terminal()

@@ -166,11 +166,12 @@ fn r123_journal_of_every_release_can_be_read() {
         let groups = daemon.run(&["group", "list", "--json"]).success();
         assert!(groups.stdout_text().contains("\"slow\""), "{}", groups.stdout_text());
         // The notices that were not delivered, and those of the tasks that were running.
-        let told = |requests: &[bgd_tests::hooks::Request], path: &str| {
+        let received = |requests: &[bgd_tests::hooks::Request], path: &str| {
             requests.iter().filter(|request| request.path == path).count()
         };
-        server
-            .wait_for(|requests| (told(requests, "/ops") >= 2 && told(requests, "/web") == 1).then_some(()));
+        server.wait_for(|requests| {
+            (received(requests, "/ops") >= 2 && received(requests, "/web") == 1).then_some(())
+        });
         wait::poll_until("all are delivered", || {
             daemon.status().channels.iter().all(|channel| channel.queued == 0).then_some(())
         });

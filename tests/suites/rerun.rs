@@ -11,6 +11,22 @@ fn ids(outcome: Outcome) -> Vec<TaskId> {
 }
 
 #[test]
+fn r116_rerun_still_refers_to_the_tasks_that_the_old_task_ran_after() {
+    let daemon = TestDaemon::start();
+    let first = daemon.submit_shell("echo built");
+    let line = "cat \"$BGD_AFTER_FILE_1\"; echo \"$BGD_AFTER\"";
+    let old: TaskId =
+        daemon.run(&["submit", "--after", &first.to_string(), "--shell", line]).success().word();
+    daemon.block(&[old]);
+    let output = String::from_utf8(daemon.output(old)).unwrap();
+    assert!(output.starts_with("built\n"), "{output}");
+    let [new] = ids(daemon.run(&["rerun", &old.to_string()]))[..] else { panic!("one id") };
+    daemon.block(&[new]);
+    assert_eq!(String::from_utf8(daemon.output(new)).unwrap(), output);
+    assert!(daemon.task(new).after.iter().all(|one| one.met && one.id == first));
+}
+
+#[test]
 fn r116_rerun_repeats_command_in_original_folder_and_environment() {
     let daemon = TestDaemon::start();
     let folder = daemon.home().join("folder");
@@ -52,6 +68,7 @@ fn r116_rerun_repeats_command_in_original_folder_and_environment() {
     );
     let page = daemon.run(&["status", &new.id.to_string()]).success().stdout_text();
     assert!(page.contains(&format!("rerun of:    {}", old.id)), "{page}");
+    assert!(new.key.is_none() && !page.contains("key:"), "nobody gave it a key: {page}");
     // A cleared task is gone with its environment.
     daemon.run(&["clear", "--", &old.id.to_string()]).success();
     let gone = daemon.run(&["rerun", &old.id.to_string()]).expect_code(66);

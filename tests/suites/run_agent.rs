@@ -122,9 +122,12 @@ fn r64_input_typed_during_direct_agent_task_goes_to_shell() {
 fn r69_ctrl_c_cancels_an_agents_task() {
     let daemon = FakeDaemon::start(&[], "");
     let mut shell = terminal(&daemon, None);
-    shell.type_line("bgctl run --agent fake 'say half; hang'; echo \"<$?>\"");
+    shell.type_line("bgctl run --agent fake 'say half; hang'; echo next");
     shell.wait_line("half");
     shell.type_keys("\x03");
+    shell.wait_prompt();
+    assert!(!shell.screen().contains("\nnext"), "it ends what the shell was doing: {shell:?}");
+    shell.type_line("echo \"<$?>\"");
     assert_eq!(shell.wait_code(), 130);
     assert_eq!(only_task(&daemon).status, Status::Cancelled);
     assert_sane(&mut shell);
@@ -149,13 +152,17 @@ fn r69_agent_question_is_shown_with_answer_command() {
 #[test]
 fn r69_only_agent_text_is_printed_without_terminal() {
     let daemon = FakeDaemon::start(&[], "");
-    let told = daemon.bgctl_with_fake(&["run", "--agent", "fake", "stream 20000 abcdefghij"]).success();
-    assert!(told.stdout_text() == "abcdefghij".repeat(20_000) + "\n", "{} bytes", told.stdout_text().len());
-    assert_eq!(told.stderr, "");
-    let told = daemon.bgctl_with_fake(&["run", "--agent", "fake", "say so; error -32000 no, no"]);
-    let told = told.expect_code(1);
-    assert_eq!(told.stdout_text(), "so\n");
-    let why = told.stderr;
+    let outcome = daemon.bgctl_with_fake(&["run", "--agent", "fake", "stream 20000 abcdefghij"]).success();
+    assert!(
+        outcome.stdout_text() == "abcdefghij".repeat(20_000) + "\n",
+        "{} bytes",
+        outcome.stdout_text().len()
+    );
+    assert_eq!(outcome.stderr, "");
+    let outcome = daemon.bgctl_with_fake(&["run", "--agent", "fake", "say so; error -32000 no, no"]);
+    let outcome = outcome.expect_code(1);
+    assert_eq!(outcome.stdout_text(), "so\n");
+    let why = outcome.stderr;
     assert!(why.starts_with("bgctl: ") && why.contains("no, no"), "{why:?}");
 }
 

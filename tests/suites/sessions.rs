@@ -168,8 +168,8 @@ fn session_scoped_verbs_leave_other_sessions_alone() {
         daemon.wait_running(runs);
         let listed = ours(&["list", "-q", "--session", session]).success().stdout_text();
         assert_eq!(listed, format!("{done}\n{runs}\n"));
-        let told = ours(&["inbox", "--session", session, "--json", "--ack"]).success().stdout_text();
-        assert!(told.contains(&done.to_string()) && told.lines().count() == 1, "{told}");
+        let stdout = ours(&["inbox", "--session", session, "--json", "--ack"]).success().stdout_text();
+        assert!(stdout.contains(&done.to_string()) && stdout.lines().count() == 1, "{stdout}");
         assert_eq!(ours(&["clear", "--session", session]).success().stdout_text(), "cleared 1\n");
         let cancelled = ours(&["cancel", "--all", "--session", session]).success().stdout_text();
         assert_eq!(cancelled, format!("{runs} cancelled\n"));
@@ -258,7 +258,7 @@ fn r50_channel_is_the_named_one_else_from_session_else_default() {
     assert_eq!(task.channel.as_deref(), Some("ops"));
 }
 
-const UNTOLD: &str = "no notification of its end was sent";
+const UNSENT: &str = "no notification of its end was sent";
 
 #[test]
 fn r52_end_without_channel_logs_warning_with_hint_and_start_is_silent() {
@@ -266,7 +266,7 @@ fn r52_end_without_channel_logs_warning_with_hint_and_start_is_silent() {
     let log = daemon.state_dir().join("bgd.log");
     let lines = || {
         let text = fs::read_to_string(&log).unwrap_or_default();
-        text.lines().filter(|line| line.contains(UNTOLD)).map(str::to_owned).collect::<Vec<_>>()
+        text.lines().filter(|line| line.contains(UNSENT)).map(str::to_owned).collect::<Vec<_>>()
     };
     let nobody = SubmitParams { channel: Some("none".into()), ..daemon.params() };
     let quiet = daemon.submit_with(&SubmitParams { argv: Some(vec!["true".into()]), ..nobody }).id;
@@ -275,7 +275,7 @@ fn r52_end_without_channel_logs_warning_with_hint_and_start_is_silent() {
     daemon.wait_running(runs);
     assert_eq!((lines(), daemon.status().undelivered), (Vec::new(), 0));
     daemon.cancel(&[runs]);
-    let line = wait::for_line(&log, UNTOLD);
+    let line = wait::for_line(&log, UNSENT);
     assert!(line.contains("WARN") && line.contains(&runs.to_string()), "{line}");
     assert!(line.contains("default_deliver_to") && line.contains("bgd-config(5)"), "{line}");
     assert_eq!((lines().len(), daemon.status().undelivered), (1, 1));
@@ -284,7 +284,7 @@ fn r52_end_without_channel_logs_warning_with_hint_and_start_is_silent() {
 }
 
 #[test]
-fn console_shows_its_notices_once_and_none_counts_as_untold() {
+fn console_shows_its_notices_once_and_none_counts_as_undelivered() {
     for (config, channel) in [("", "none"), (CHANNELS, "ops")] {
         let daemon = TestDaemon::builder().config(config).start();
         let mut console = Terminal::bgctl(&daemon, &["console"]);

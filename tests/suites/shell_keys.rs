@@ -127,8 +127,8 @@ fn r169_first_tab_in_zsh_completes_from_installed_file() {
     let daemon = TestDaemon::home_only();
     let mut install = daemon.bgctl(&["completions", "install", "zsh"]);
     install.env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME");
-    let told = bgd_tests::Outcome::of(&mut install).success().stdout_text();
-    let line = told.lines().find(|line| line.trim_start().starts_with("fpath=")).unwrap();
+    let stdout = bgd_tests::Outcome::of(&mut install).success().stdout_text();
+    let line = stdout.lines().find(|line| line.trim_start().starts_with("fpath=")).unwrap();
     put(
         &daemon,
         ".zshrc",
@@ -221,9 +221,9 @@ fn r169_nushell_finds_installed_file_and_still_completes_other_commands() {
     let task = daemon.submit(&["sleep", "1000"]);
     let mut install = daemon.bgctl(&["completions", "install"]);
     install.env("SHELL", "/usr/bin/nu").env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME");
-    let told = bgd_tests::Outcome::of(&mut install).success().stdout_text();
+    let stdout = bgd_tests::Outcome::of(&mut install).success().stdout_text();
     let file = daemon.home().join(".local/share/nushell/vendor/autoload/bgctl.nu");
-    assert!(told.starts_with(&format!("installed {}\n", file.display())), "{told}");
+    assert!(stdout.starts_with(&format!("installed {}\n", file.display())), "{stdout}");
     // As `nu` loads a vendor's file, after the user's own configuration.
     let script = format!(
         "if ($nu.vendor-autoload-dirs | last) != '{}' {{ exit 3 }}\n\

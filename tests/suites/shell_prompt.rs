@@ -85,7 +85,7 @@ fn r169_prompt_is_silent_when_settings_name_no_single_daemon() {
             assert!(outcome.stdout.is_empty() && outcome.stderr.is_empty(), "{value}: {}", outcome.stderr);
         }
         // Other verbs report it.
-        let told = Outcome::of(daemon.bgctl(&["daemon", "status"]).env(name, value)).expect_code(2);
-        assert!(told.stderr.starts_with("bgctl: "), "{}", told.stderr);
+        let outcome = Outcome::of(daemon.bgctl(&["daemon", "status"]).env(name, value)).expect_code(2);
+        assert!(outcome.stderr.starts_with("bgctl: "), "{}", outcome.stderr);
     }
 }

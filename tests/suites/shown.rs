@@ -2,6 +2,7 @@
 //! reaches a terminal or a log unescaped. A task's output stays exact.
 
 use std::fs;
+use std::process::Command;
 
 use bgd_tests::shared::event::EventKind;
 use bgd_tests::shared::request::SubmitParams;
@@ -109,4 +110,19 @@ fn hidden_characters_quoted_in_errors_are_replaced_on_terminal_and_in_log() {
         args.push("--json");
         is_plain(&daemon.run(&args).stderr);
     }
+}
+
+#[test]
+fn command_of_status_page_is_read_back_by_a_shell() {
+    let daemon = TestDaemon::start();
+    let words = ["printf", "%s.", "a\nb", "c\td", "it's", "", EVIL];
+    let task = daemon.submit(&words);
+    let page = daemon.run(&["status", &task.to_string()]).success().stdout_text();
+    is_plain(&page);
+    let line = page.lines().find_map(|line| line.strip_prefix("command:")).expect("a command");
+    let script = format!("set -- {line}; printf '%s\\0' \"$@\"");
+    let read = Outcome::of(Command::new("bash").args(["-c", &script])).success().stdout_text();
+    assert_eq!(read.split_terminator('\0').collect::<Vec<_>>(), words);
+    let refused = daemon.run(&["submit", "--", "echo a\nmake all"]).expect_code(2);
+    assert!(refused.stderr.contains(r"`bgctl submit --shell $'echo a\nmake all'`"), "{}", refused.stderr);
 }

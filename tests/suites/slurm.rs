@@ -245,10 +245,10 @@ fn r148_waiting_job_shows_reason_as_root() {
     let all = site.submit(&["--cpus", "16"], "sleep 1000");
     site.running(all);
     let waits = site.submit(&["--cpus", "16"], "true");
-    let is_told = |task: &Task| {
+    let has_reason = |task: &Task| {
         task.elsewhere.as_ref().is_some_and(|there| there.reason.as_deref() == Some("Resources"))
     };
-    let task = site.until(waits, "a reason", is_told);
+    let task = site.until(waits, "a reason", has_reason);
     assert_eq!(task.status, Status::Pending);
     let listed = site.run(&["list"]).success().stdout_text();
     assert!(listed.contains("pending (hpc: Resources)"), "{listed}");

@@ -5,11 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::order::WaitingFor;
 use bgd_tests::shared::request::{DaemonUpgrade, ListParams, TaskList, UpgradeParams};
 use bgd_tests::shared::task::{Exit, Status, Task};
 use bgd_tests::slurm::{Builder, Site, unknown};
 use bgd_tests::wait;
 use nix::sys::signal::Signal;
+use rustix::process::Resource;
 
 /// Returns a file of the cluster, and a shell command that waits for it.
 fn gate(site: &Site, name: &str) -> (PathBuf, String) {
@@ -89,7 +91,7 @@ fn r151_jobs_behind_login_node_survive_daemon_kill_as_root() {
     goes_on_after_a_kill(Site::far_durable(Builder::default()));
 }
 
-fn obeys_after_a_kill(mut site: Site) {
+fn is_controlled_after_a_kill(mut site: Site) {
     let line = "trap 'echo usr; exit 5' USR1; echo up; while :; do sleep 0.1; done";
     let first = site.submit(&["--cpus", "8"], line);
     let other = site.submit(&["--cpus", "8"], "exec sleep 1000");
@@ -119,12 +121,12 @@ fn obeys_after_a_kill(mut site: Site) {
 
 #[test]
 fn r151_jobs_can_be_controlled_after_daemon_kill_as_root() {
-    obeys_after_a_kill(Site::durable(Builder::default()));
+    is_controlled_after_a_kill(Site::durable(Builder::default()));
 }
 
 #[test]
 fn r151_jobs_behind_login_node_can_be_controlled_after_daemon_kill_as_root() {
-    obeys_after_a_kill(Site::far_durable(Builder::default()));
+    is_controlled_after_a_kill(Site::far_durable(Builder::default()));
 }
 
 /// Kills the daemon while `sbatch` hangs: before the cluster has the job, after that, and after the job has ended.
@@ -229,6 +231,51 @@ fn r151_stopping_durable_daemon_leaves_jobs_running_as_root() {
 #[test]
 fn r151_stopping_durable_daemon_leaves_login_node_jobs_running_as_root() {
     is_left_by_a_stop(Site::far_durable(Builder::default()));
+}
+
+#[test]
+fn r151_output_of_attempts_before_and_after_a_stop_is_in_one_file_as_root() {
+    let mut site = Site::durable(Builder::default());
+    let id = site.submit(&["--retry", "1", "--retry-delay", "5s"], "echo try; exit 5");
+    site.until(id, "it waits for the next attempt", |task| {
+        task.waiting.as_ref().is_some_and(|waiting| waiting.reason == WaitingFor::Retry)
+    });
+    site.run(&["daemon", "stop"]).success();
+    assert!(site.daemon.ended().success());
+    site.daemon.launch();
+    let task = site.ended(id);
+    assert_eq!((task.exit, task.attempts.len()), (Some(Exit::Code(5)), 1));
+    assert_eq!(site.output(id), "try\ntry\n");
+    assert_eq!(task.output.bytes, 8);
+    site.daemon.stop();
+    assert!(site.folders().is_empty(), "{:?}", site.folders());
+    site.daemon.launch();
+    assert_eq!(site.output(id), "try\ntry\n");
+}
+
+#[test]
+fn r130_job_cancelled_while_its_submission_waits_for_the_journal_is_never_submitted_as_root() {
+    let site = Site::durable(Builder::default());
+    let programs = site.cluster.programs();
+    let (open, until_open) = gate(&site, "open");
+    programs.before("scontrol", &until_open);
+    let id = site.submit(&[], "true");
+    programs.wait_for_calls("scontrol", 1);
+    // The submission must be written down first, and that fails from now on.
+    site.daemon.process().limit(Resource::Fsize, Some(64));
+    fs::write(open, "").unwrap();
+    wait::poll_until("the journal can't be written", || {
+        site.daemon.status().warnings.iter().any(|warning| warning.contains("journal")).then_some(())
+    });
+    assert_eq!(site.daemon.cancel(&[id])[0].status, Status::Cancelled);
+    site.daemon.process().limit(Resource::Fsize, None);
+    let next = wait::poll_until("a submit is accepted", || {
+        let outcome = site.run(&["submit", "--on", "hpc", "--", "true"]);
+        (outcome.code == 0).then(|| outcome.word::<TaskId>())
+    });
+    assert_eq!(site.ended(next).status, Status::Completed);
+    assert_eq!(programs.calls("sbatch").len(), 1);
+    assert!(site.daemon.task(id).started_at.is_none());
 }
 
 fn is_carried(site: &Site) {

@@ -33,8 +33,8 @@ fn type_lines(daemon: &TestDaemon, folder: &std::path::Path) {
     let mut shell = Command::new("bash");
     shell.env_clear().envs(daemon.environment()).env("BGD_SESSION", "s").current_dir(daemon.home());
     shell.args(["-euc", &format!("PATH={programs}:$PATH\n{}", block("sh", 0))]);
-    let told = Outcome::of(&mut shell).success().stdout_text();
-    assert!(told.contains("hpc\tslurm") && told.contains("works"), "{told}");
+    let stdout = Outcome::of(&mut shell).success().stdout_text();
+    assert!(stdout.contains("hpc\tslurm") && stdout.contains("works"), "{stdout}");
     let list = || -> ListResult { daemon.run(&["--json", "list", "--all"]).success().json() };
     let ids: Vec<_> = list().tasks.iter().map(|task| task.id).collect();
     daemon.block(&ids);

@@ -226,14 +226,14 @@ fn r01_daemon_stays_in_unit_of_user_as_root() {
 fn r170_installed_units_start_daemon_on_demand_and_uninstall_cleanly_as_root() {
     let machine = Systemd::boot();
     let mut alice = machine.login();
-    let told = alice.run("bgctl daemon install").success().stdout_text();
-    let steps: Vec<&str> = told.lines().filter(|line| line.starts_with("  systemctl")).collect();
-    assert_eq!(steps.len(), 2, "{told}");
+    let stdout = alice.run("bgctl daemon install").success().stdout_text();
+    let steps: Vec<&str> = stdout.lines().filter(|line| line.starts_with("  systemctl")).collect();
+    assert_eq!(steps.len(), 2, "{stdout}");
     let readme = bgd_tests::docs::blocks("README.md", "sh");
     let lines =
         readme.iter().find(|lines| lines.starts_with("bgctl daemon install ")).expect("the README has them");
     assert!(lines.lines().skip(1).eq(steps.iter().map(|step| step.trim_start())), "{lines}");
-    assert!(!told.contains("daemon stop"), "no daemon runs yet: {told}");
+    assert!(!stdout.contains("daemon stop"), "no daemon runs yet: {stdout}");
     alice.run(&steps.join("\n")).success();
     // Nothing runs until somebody connects; `--no-start` shows that it is not bgctl that starts it.
     alice.run("systemctl --user is-active bgd.service").expect_code(3);
@@ -255,9 +255,9 @@ fn r170_installed_units_start_daemon_on_demand_and_uninstall_cleanly_as_root() {
     alice.run("bgctl daemon uninstall").expect_code(65);
     alice.run(&format!("sed -i '$d' {unit}")).success();
     // Nothing of it is left, either in the home or in the manager.
-    let told = alice.run("bgctl daemon uninstall").success().stdout_text();
-    let steps: Vec<&str> = told.lines().filter(|line| line.starts_with("  systemctl")).collect();
-    assert_eq!(steps.len(), 2, "{told}");
+    let stdout = alice.run("bgctl daemon uninstall").success().stdout_text();
+    let steps: Vec<&str> = stdout.lines().filter(|line| line.starts_with("  systemctl")).collect();
+    assert_eq!(steps.len(), 2, "{stdout}");
     let steps: Vec<&str> = steps.iter().map(|step| step.split("     ").next().unwrap()).collect();
     alice.run(&steps.join("\n")).success();
     assert_eq!(alice.run("ls ~/.config/systemd").code, 2);
@@ -265,6 +265,29 @@ fn r170_installed_units_start_daemon_on_demand_and_uninstall_cleanly_as_root() {
     let units = alice.run("systemctl --user list-units --all --plain --no-legend 'bgd.*'").success();
     assert_eq!(units.stdout_text(), "");
     alice.run("bgctl --no-start list").expect_code(69);
+}
+
+#[test]
+fn r170_units_for_another_socket_serve_it_and_start_nothing_by_themselves_as_root() {
+    let machine = Systemd::boot();
+    let mut alice = machine.login();
+    let own = "export BGD_SOCKET=$HOME/own/bgd.sock; bgctl daemon";
+    let first = alice.run(&format!("{own} install")).success().stdout_text();
+    assert!(!first.contains("daemon stop"), "{first}");
+    alice.run("systemctl --user daemon-reload; systemctl --user enable --now bgd.socket").success();
+    let again = alice.run(&format!("{own} install")).success().stdout_text();
+    assert_eq!(again, first);
+    alice.run("systemctl --user is-active bgd.service").expect_code(3);
+    let socket = "BGD_SOCKET=$HOME/own/bgd.sock bgctl --no-start";
+    let status: DaemonStatus = alice.run(&format!("{socket} daemon status --json")).success().json();
+    assert_eq!(status.socket, "/run/home/alice/own/bgd.sock");
+    assert!(cgroup_of(&machine.process(status.pid)).ends_with("/bgd.service"));
+    let running = alice.run(&format!("{own} install")).success().stdout_text();
+    assert!(running.contains("daemon stop"), "{running}");
+    alice.run(&format!("{own} stop")).success();
+    alice.run("systemctl --user is-active bgd.service").expect_code(3);
+    alice.run(&format!("{own} uninstall")).success();
+    alice.run("systemctl --user is-active bgd.service").expect_code(3);
 }
 
 #[test]

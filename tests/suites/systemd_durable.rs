@@ -202,6 +202,23 @@ fn r131_tasks_survive_restart_and_stop_of_service_as_root() {
     assert!(keepers(&machine).is_empty());
 }
 
+/// Otherwise systemd kills the daemon and its tasks after that limit.
+#[test]
+fn r05_stop_of_service_may_take_longer_than_its_limit_if_grace_does_as_root() {
+    let machine = Systemd::boot();
+    let mut alice = machine.login();
+    serve(&mut alice, "grace.cancel = \"5m\"", "TimeoutStopSec=1s");
+    // The signal also reaches `sleep`.
+    let ends =
+        "trap \"sleep 4; echo over >$HOME/over; exit 0\" TERM; echo begun; while :; do sleep 0.02; done";
+    let id = submit(&mut alice, "", ends);
+    wait::poll_until("it has begun", || (output(&mut alice, &id) == "begun\n").then_some(()));
+    alice.run("systemctl --user stop bgd.socket bgd.service").success();
+    assert_eq!(fs::read_to_string(home(&machine, "over")).unwrap(), "over\n");
+    let result = alice.run("systemctl --user show --property=Result --value bgd.service").success();
+    assert_eq!(result.stdout_text(), "success\n");
+}
+
 #[test]
 fn r126_tasks_survive_kills_of_service_restarted_by_systemd_as_root() {
     let machine = Systemd::boot();

@@ -7,6 +7,7 @@ use std::os::fd::AsFd as _;
 use bgd_tests::shared::error::ErrorKind;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::limits::TERMINAL_VIEWERS;
+use bgd_tests::shared::order::Retry;
 use bgd_tests::shared::request::{
     DaemonStatusOf, DetachParams, Encoding, Given, NoParams, ResizeParams, SignalParams, Stdin, SubmitParams,
     TaskDetach, TaskResize, TaskSignal, TaskWrite, WriteParams,
@@ -58,9 +59,9 @@ fn r62_backgrounding_mid_stream_loses_no_output_and_stops_display() {
     viewer.until_shown("line number 100\r\n");
     let result = viewer.call::<TaskDetach>(&to_background(task.id));
     assert_eq!(result.message, format!("Command was manually backgrounded by user with ID {}", task.id));
-    let told = viewer.next;
+    let before = viewer.next;
     assert_eq!(viewer.ended(task.id).status, Status::Completed);
-    assert_eq!(viewer.next, told, "a job in the background is not shown");
+    assert_eq!(viewer.next, before, "a job in the background is not shown");
     let whole =
         (0..30_000).fold(String::new(), |text, number| text + "line number " + &number.to_string() + "\n");
     let kept = daemon.output(task.id);
@@ -165,6 +166,52 @@ fn job_can_end_or_be_cancelled_while_viewers_do_not_read() {
     wait::for_line(&daemon.home().join("note"), "");
     assert_eq!(daemon.cancel(&[long.id])[0].status, Status::Cancelled);
     drop(owner);
+}
+
+/// Returns the params that send a signal to a task's whole tree.
+fn signal(id: TaskId, signal: &str) -> SignalParams {
+    SignalParams { id: id.into(), signal: signal.to_owned(), tree: true }
+}
+
+#[test]
+fn job_continued_by_another_viewer_does_not_wait_for_its_stopped_owner() {
+    let daemon = TestDaemon::start();
+    let line = "echo up; read go; seq 1000000; read go; echo last";
+    let (mut owner, task) = Viewer::run(&daemon, &daemon.in_terminal(line));
+    owner.until_seen("up");
+    owner.call::<TaskSignal>(&signal(task.id, "TSTP"));
+    owner.until("the stop", |viewer| viewer.stops == 1);
+    // From here on the owner does not read, as `bgctl` after Ctrl-Z.
+    let mut other = Viewer::attach(&daemon, task.id, None);
+    other.call::<TaskSignal>(&signal(task.id, "CONT"));
+    other.type_keys(task.id, "go\r");
+    other.until("the last line", |viewer| viewer.screen().ends_with("\n1000000"));
+    // When it is back, it is shown the screen as it is now, and gets every byte again.
+    owner.call::<TaskSignal>(&signal(task.id, "CONT"));
+    owner.until("the last line", |viewer| viewer.screen().ends_with("\n1000000"));
+    assert_eq!(owner.redraws.len(), 1);
+    other.type_keys(task.id, "go\r");
+    for viewer in [&mut owner, &mut other] {
+        assert_eq!(viewer.ended(task.id).status, Status::Completed);
+        assert!(viewer.screen().ends_with("\nlast"), "{viewer:?}");
+    }
+}
+
+#[test]
+fn offsets_of_a_later_attempt_are_those_in_the_whole_output() {
+    let daemon = TestDaemon::start();
+    let retry = Retry { times: 1, delay_ms: Some(0), max_delay_ms: None, codes: Vec::new(), signal: false };
+    let line = "echo begun; read go; test $go = again";
+    let params = SubmitParams { foreground: false, retry: Some(retry), ..daemon.in_terminal(line) };
+    let id = daemon.submit_with(&params).id;
+    Viewer::attach(&daemon, id, None).type_keys(id, "once\r");
+    wait::poll_until("the second attempt", || (daemon.wait_running(id).attempt == Some(2)).then_some(()));
+    let mut viewer = Viewer::attach(&daemon, id, None);
+    viewer.until_seen("begun");
+    viewer.type_keys(id, "again\r");
+    viewer.until_seen("again");
+    assert_eq!(viewer.ended(id).status, Status::Completed);
+    assert_eq!(viewer.next, Some(daemon.output(id).len() as u64));
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn start_failures_read_the_same_with_and_without_terminal() {
             program(&["./orphan"]),
             "./orphan: its interpreter (the program named in its first line) was not found",
         ),
-        (program(&["/"]), "/: not executable (permission denied)"),
+        (program(&["/"]), "/: Is a directory"),
         (
             program(&["true", &long]),
             "true: the arguments and the environment are too long: the system allows 128 KiB each, and a quarter \

@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -20,7 +20,7 @@ use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::upgrades::{
     exit_of, failing, has_only_threads, lasting_threads, refused, release, until, upgrade, upgrade_under_load,
 };
-use bgd_tests::user::must_be_root;
+use bgd_tests::user::{Programs, must_be_root, not_as_root, unused_uid};
 use bgd_tests::{Outcome, Process, Raw, TestDaemon, executable, helper_path, wait};
 use serde_json::{Value, json};
 
@@ -502,7 +502,7 @@ fn r123_unsuitable_programs_are_refused_without_effect() {
     for (path, why) in [
         (at("missing"), "it can't be opened: No such file"),
         (daemon.home().to_owned(), "it is not a file"),
-        (at("script"), "it is not a program"),
+        (at("script"), "it is not an ELF executable"),
         (open, "other users may write to it (mode 777)"),
         (PathBuf::from("/bin/true"), "it is not a bgd"),
         (failing(&daemon, "older"), "it is bgd 0.0.9, which can't read the state of this one (format 2)"),
@@ -533,14 +533,14 @@ fn r121_reload_after_upgrade_names_keys_that_still_need_a_restart() {
     let daemon = TestDaemon::start();
     let reload = || daemon.run(&["daemon", "reload"]).success().stdout_text();
     daemon.write_config("durable = true\ntree = \"session\"");
-    let told = reload();
+    let reported = reload();
     assert!(
-        ["durable", "tree"].iter().all(|key| told.contains(&format!("needs a restart: {key}"))),
-        "{told}"
+        ["durable", "tree"].iter().all(|key| reported.contains(&format!("needs a restart: {key}"))),
+        "{reported}"
     );
     for _ in 0..2 {
         upgrade(&daemon);
-        assert_eq!(reload(), told);
+        assert_eq!(reload(), reported);
     }
 }
 
@@ -555,7 +555,27 @@ fn r123_daemon_shutting_down_refuses_upgrade() {
         let outcome = daemon.run(&["daemon", "upgrade"]);
         (outcome.code == 69).then_some(outcome)
     });
-    assert!(outcome.stderr.clone().contains("shutting down"), "{}", outcome.stderr.clone());
+    assert!(outcome.stderr.contains("shutting down"), "{}", outcome.stderr);
+    // By now it knows beforehand that no task will be kept.
+    let again = daemon.run(&["daemon", "upgrade"]).expect_code(69);
+    assert!(!again.stderr.contains("keeps running"), "{}", again.stderr);
     daemon.run(&["signal", &task.to_string(), "KILL", "--tree"]).success();
     ending.join().unwrap().expect("it ends in order");
+}
+
+/// It only reads the state: a lack of memory must not end the daemon instead.
+#[test]
+fn r122_trial_of_the_next_program_is_the_first_to_end_if_memory_runs_out() {
+    let programs = Programs::copy();
+    not_as_root(unused_uid(), || {
+        let mut command = Command::new(programs.path().join("bgd"));
+        command.arg("--try-carried").stdin(Stdio::piped()).stderr(Stdio::null());
+        let mut trial = command.spawn().expect("bgd runs");
+        let score = format!("/proc/{}/oom_score_adj", trial.id());
+        wait::poll_until("it wants to be ended first", || {
+            fs::read_to_string(&score).is_ok_and(|score| score == "1000\n").then_some(())
+        });
+        drop(trial.stdin.take());
+        assert!(!trial.wait().expect("it ends").success(), "there was no state");
+    });
 }

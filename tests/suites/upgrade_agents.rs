@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::thread;
 
 use bgd_tests::agents::Permission;
 use bgd_tests::real::Real;
@@ -12,13 +13,13 @@ use bgd_tests::shared::event::{Event, EventKind};
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{AgentAnswer, Stream};
 use bgd_tests::shared::task::Status;
-use bgd_tests::templates::{Gate, REMEMBER, reading_agent, remembering_agent, shell_agent};
+use bgd_tests::templates::{Gate, REMEMBER, reading_agent, remembering_agent, shell_agent, toml_words};
 use bgd_tests::upgrades::{has_only_threads, lasting_threads, upgrade, upgrade_under_load};
-use bgd_tests::{FakeDaemon, TestDaemon, Watch, wait};
+use bgd_tests::{FakeDaemon, Outcome, TestDaemon, Watch, wait};
 
 #[track_caller]
 fn answer(daemon: &TestDaemon, id: TaskId, request: u64, option: &str) {
-    let params = AnswerParams { id: id.into(), request, option: option.to_owned() };
+    let params = AnswerParams { id: id.into(), request, option: Some(option.to_owned()) };
     daemon.client().call::<AgentAnswer>(&params).expect("the question is open");
 }
 
@@ -111,6 +112,21 @@ fn r121_cancel_after_upgrade_ends_turn_and_withdraws_question() {
 }
 
 #[test]
+fn r121_check_of_silent_agent_does_not_delay_upgrade() {
+    let line = "touch begun; exec sleep 1000";
+    let config = format!("[agents.mute]\ncommand = {}\n", toml_words(&["sh", "-c", line]));
+    let daemon = TestDaemon::builder().config(config).start();
+    let mut check = daemon.bgctl(&["agents", "--check", "mute"]);
+    let check = thread::spawn(move || Outcome::of(&mut check));
+    wait::for_file(&daemon.home().join("begun"));
+    upgrade(&daemon);
+    let checked = check.join().unwrap().success().stdout_text();
+    let why = "mute\tacp\tdoes not start: its check was given up, as the daemon was upgraded: try again\t";
+    assert!(checked.starts_with(why), "{checked}");
+    wait::poll_until("its end", || daemon.task_processes().is_empty().then_some(()));
+}
+
+#[test]
 fn r121_queued_prompts_are_sent_after_upgrade() {
     let daemon = FakeDaemon::with("max_concurrent_tasks = 1", &[], "");
     let first = daemon.prompt("await go; say one");
@@ -175,9 +191,9 @@ fn r121_agent_with_prompt_on_command_line_survives_upgrade() {
     let agents = format!("{agent}\n{}", remembering_agent("y", REMEMBER));
     let daemon = TestDaemon::builder().config(agents).start();
     let mut gate = Gate::new(daemon.home(), "gate");
-    let remembered = daemon.tell("y", "one");
+    let remembered = daemon.submit_prompt("y", "one");
     daemon.block(&[remembered]);
-    let id = daemon.tell("x", "a prompt");
+    let id = daemon.submit_prompt("x", "a prompt");
     output_is(&daemon, id, "got a prompt\n");
     upgrade(&daemon);
     assert_eq!(daemon.task(id).status, Status::Running);
@@ -197,7 +213,7 @@ fn r121_rest_of_long_prompt_reaches_agent_after_upgrade() {
     let mut gate = Gate::new(daemon.home(), "gate");
     // Much more than the capacity of a pipe.
     let prompt: String = (0..100_000).flat_map(|number| [format!("{number:07}"), "\n".to_owned()]).collect();
-    let id = daemon.tell("x", &prompt);
+    let id = daemon.submit_prompt("x", &prompt);
     wait::for_file(&daemon.home().join("begun"));
     upgrade(&daemon);
     gate.open();

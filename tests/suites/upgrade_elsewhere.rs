@@ -55,6 +55,31 @@ fn r121_remote_tasks_survive_upgrade() {
 }
 
 #[test]
+fn r121_tasks_of_two_executors_on_one_machine_survive_upgrade() {
+    let mut far = Far::start();
+    far.start_here(&far.second_executor());
+    let gate = far.daemon.home().join("gate");
+    let line = format!("until [ -e {} ]; do sleep 0.02; done; exit 3", gate.display());
+    let first = far.submit_on(&[], &line);
+    let second = far.run_here(&["submit", "--on", "second", "--shell", &line]).word();
+    far.running(first);
+    far.running(second);
+    for _ in 0..2 {
+        upgrade(&mut far);
+        // Each looks for unknown tasks before it accepts one.
+        for on in [HOST, "second"] {
+            let last = far.run_here(&["submit", "--on", on, "--shell", "exit 4"]).word();
+            assert_eq!(far.ended(last).exit, Some(Exit::Code(4)));
+        }
+    }
+    fs::write(gate, "").unwrap();
+    for id in [first, second] {
+        assert_eq!(far.ended(id).exit, Some(Exit::Code(3)));
+    }
+    far.forgotten();
+}
+
+#[test]
 fn r121_upgrades_neither_lose_nor_repeat_flowing_remote_output() {
     let mut far = Far::with_here("");
     let line = "i=0; while [ $i -lt 40000 ]; do echo line $i; i=$((i+1)); done; exit 9";

@@ -119,9 +119,9 @@ fn first_of_six_upgrades(daemon: &TestDaemon) -> bool {
     let mut client = daemon.client();
     let task = job.hand_over(&mut client, &[(HandoffStream::Stdout, pipe.as_fd())]).id;
     drop(pipe);
-    let mut tells = daemon.client();
-    let told = ExitParams { id: task.into(), exit: Exit::Code(7) };
-    let told = thread::spawn(move || tells.call::<TaskExit>(&told));
+    let mut reporter = daemon.client();
+    let exit_params = ExitParams { id: task.into(), exit: Exit::Code(7) };
+    let report = thread::spawn(move || reporter.call::<TaskExit>(&exit_params));
     wait::poll_until("an upgrade waits", || {
         let error = refusal_or_none(daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()))?;
         assert!(error.message.contains("is not known yet") && is_too_busy(&error.message), "{error:?}");
@@ -133,7 +133,7 @@ fn first_of_six_upgrades(daemon: &TestDaemon) -> bool {
     job.say("go");
     job.wait_dead();
     job.wait();
-    told.join().unwrap().expect("the end is known");
+    report.join().unwrap().expect("the end is known");
     answers.push(raw.receive().expect("an answer"));
     assert_eq!(exit_of(daemon, task), Exit::Code(7));
     let given_up = |answer: &Value| answer["id"] == 1 && is_too_busy(&answer.to_string());

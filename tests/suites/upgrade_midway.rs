@@ -191,16 +191,16 @@ fn r121_signal_during_upgrade_ends_the_next_program() {
         // That it is being replaced is recorded just before the state is written.
         changes.add_watch(&daemon.socket_path().beside("lock"), AddWatchFlags::IN_MODIFY).unwrap();
         let (process, mut client) = (daemon.process(), daemon.client());
-        let told = thread::scope(|scope| {
-            let told = scope.spawn(|| {
+        let signalled = thread::scope(|scope| {
+            let signaller = scope.spawn(|| {
                 assert!(wait::readable(changes.as_fd(), wait::PATIENCE));
                 process.signal(Signal::TERM)
             });
             // It may end before it answers.
             let _ = client.call::<DaemonUpgrade>(&UpgradeParams::default());
-            told.join().expect("a thread that does not panic")
+            signaller.join().expect("a thread that does not panic")
         });
-        told.expect("the daemon lives");
+        signalled.expect("the daemon lives");
         assert!(daemon.ended().success());
         daemon.launch();
     }

@@ -15,7 +15,7 @@ use bgd_tests::upgrades::{in_time, upgrade, upgrade_under_load};
 use bgd_tests::{Process, TestDaemon, wait};
 
 use super::channel_tty::{
-    BASH, DONE, Gate, HELD, occupied_has_no_notice, occupy, open, origin, submit_from, told_there,
+    BASH, DONE, Gate, HELD, occupied_has_no_notice, occupy, open, origin, params_from, submit_from,
 };
 
 #[track_caller]
@@ -72,8 +72,8 @@ fn r121_running_channel_command_and_queue_survive_upgrade() {
     assert_eq!((status.sent, status.failed), (2, 1));
     let error = status.last_error.unwrap_or_default();
     assert!(error.ends_with("exited with code 3; it wrote: before / after"), "{error}");
-    let told: Notice = serde_json::from_slice(&fs::read(daemon.home().join("told")).unwrap()).unwrap();
-    assert_eq!((told.task.id, told.result.expect("a result").bytes), (first, 60000));
+    let notice: Notice = serde_json::from_slice(&fs::read(daemon.home().join("told")).unwrap()).unwrap();
+    assert_eq!((notice.task.id, notice.result.expect("a result").bytes), (first, 60000));
     let keys = fs::read_to_string(daemon.home().join("keys")).unwrap();
     assert_eq!(keys.lines().collect::<Vec<_>>(), [key(first), key(others[0]), key(others[1])], "each once");
     assert!(daemon.processes().len() == 1, "{:?}", daemon.processes());
@@ -126,7 +126,7 @@ fn r121_line_held_for_removed_channel_is_given_up_in_upgrade() {
     let daemon = TestDaemon::builder().config(config).env("BGD_LOG", "debug").start();
     let mut terminal = open(&daemon, &BASH);
     occupy(&mut terminal);
-    let params = told_there(&daemon, &origin(&terminal), "true");
+    let params = params_from(&daemon, &origin(&terminal), "true");
     daemon.submit_with(&SubmitParams { channel: Some("mine".into()), ..params });
     let log = daemon.state_dir().join("bgd.log");
     wait::for_lines(&log, 1, HELD);
@@ -329,7 +329,7 @@ fn r121_typing_indicator_survives_upgrade_and_ends_with_work() {
     );
     let daemon = TestDaemon::builder().config(channel + &agent).start();
     let mut gates = ["a", "b"].map(|name| templates::Gate::new(daemon.home(), name));
-    let tell = |prompt: &str, chat: &str| {
+    let submit = |prompt: &str, chat: &str| {
         let session = Some(format!("telegram:{chat}"));
         daemon.submit_with(&SubmitParams { session, ..daemon.prompt_for("good", prompt) }).id
     };
@@ -341,7 +341,7 @@ fn r121_typing_indicator_survives_upgrade_and_ends_with_work() {
             (shown >= times).then_some(())
         });
     };
-    let task = tell("a", "1");
+    let task = submit("a", "1");
     wait_shown("1", 1);
     upgrade(&daemon);
     // More than those already under way.
@@ -349,7 +349,7 @@ fn r121_typing_indicator_survives_upgrade_and_ends_with_work() {
     gates[0].open();
     daemon.block(&[task]);
     server.wait_text("the answer of a");
-    let last = tell("b", "2");
+    let last = submit("b", "2");
     // What was under way to the other chat when its work ended has arrived by then.
     wait_shown("2", 2);
     let before = shown("1");
@@ -362,8 +362,8 @@ fn r121_typing_indicator_survives_upgrade_and_ends_with_work() {
     server.wait_text("the answer of b");
     for answer in ["the answer of a", "the answer of b"] {
         let says = |message: &Message| message.text.as_ref().is_some_and(|text| text.contains(answer));
-        let told = server.messages().iter().filter(|message| says(message)).count();
-        assert_eq!(told, 1, "each notice comes once");
+        let notices = server.messages().iter().filter(|message| says(message)).count();
+        assert_eq!(notices, 1, "each notice comes once");
     }
 }
 
@@ -400,7 +400,7 @@ fn r121_held_terminal_notices_stay_held_after_upgrade() {
 
 /// A line comes right above a new prompt, and elsewhere where something may have been typed.
 #[test]
-fn r121_empty_and_half_typed_prompts_are_told_apart_after_upgrade() {
+fn r121_empty_and_half_typed_prompts_are_distinguished_after_upgrade() {
     let daemon = TestDaemon::builder().env("BGD_LOG", "debug").start();
     let mut terminal = open(&daemon, &BASH);
     let (first, second) = (Gate::new(&daemon, "first"), Gate::new(&daemon, "second"));

@@ -259,8 +259,8 @@ fn output_file(daemon: &TestDaemon) -> PathBuf {
 
 #[track_caller]
 fn digest(line: &str) -> String {
-    let told = Command::new("sh").args(["-c", line]).output().expect("sh");
-    String::from_utf8(told.stdout).expect("text").split(' ').next().expect("a digest").to_owned()
+    let output = Command::new("sh").args(["-c", line]).output().expect("sh");
+    String::from_utf8(output.stdout).expect("text").split(' ').next().expect("a digest").to_owned()
 }
 
 #[test]
@@ -310,8 +310,8 @@ fn r121_handed_over_process_tree_and_exit_stay_tracked_after_upgrade() {
     let code = job.wait().code().expect("a code");
     assert_eq!(code, 7);
     // On older kernels only the parent knows the exit, and reports it on the connection that was carried over.
-    let told = client.call::<TaskExit>(&ExitParams { id: id.into(), exit: Exit::Code(code) });
-    assert!(told.is_ok() || daemon.task(id).exit.is_some(), "{told:?}");
+    let reported = client.call::<TaskExit>(&ExitParams { id: id.into(), exit: Exit::Code(code) });
+    assert!(reported.is_ok() || daemon.task(id).exit.is_some(), "{reported:?}");
     let ended = wait::poll_until("the end of its leader", || daemon.task(id).exit);
     assert_eq!(ended, Exit::Code(7));
     assert_eq!(daemon.output(id), b"up\n<one>\n");

@@ -10,10 +10,12 @@ use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::notice::Notice;
 use bgd_tests::shared::order::Retry;
 use bgd_tests::shared::request::{
-    SubmitParams, TaskSubmit, TaskUsage, TerminalSize, UsageParams, UsageResult,
+    CancelParams, ClearParams, SubmitParams, TaskCancel, TaskClear, TaskSubmit, TaskUsage, TerminalSize,
+    UsageParams, UsageResult,
 };
 use bgd_tests::shared::task::Task;
 use bgd_tests::shared::text::OsText;
+use bgd_tests::upgrades::upgrade_under_load;
 use bgd_tests::{FakeDaemon, TestDaemon, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -58,6 +60,35 @@ fn r164_daemon_memory_is_not_attributed_to_small_tasks() {
         let usage = task.usage.expect("what it used is known");
         assert!(usage.peak_memory_bytes.is_none_or(|bytes| bytes < 8 * MIB), "{usage:?}");
     }
+}
+
+/// The program that takes over has a peak of its own, but the children of the previous one keep that of the daemon.
+#[test]
+fn r164_daemon_memory_is_not_attributed_to_small_task_across_upgrade() {
+    let daemon = TestDaemon::start();
+    let mut client = daemon.client();
+    let filler = vec!["true".into(), "x".repeat(100_000).into()];
+    let fillers: Vec<TaskId> = (0..200)
+        .map(|_| {
+            let params = SubmitParams { argv: Some(filler.clone()), hold: true, ..daemon.params() };
+            client.call::<TaskSubmit>(&params).unwrap().task.id
+        })
+        .collect();
+    let gate = daemon.home().join("gate");
+    mkfifo(&gate, Mode::S_IRWXU).unwrap();
+    let id = daemon.submit_shell(&format!("read word < {}", gate.display()));
+    daemon.wait_running(id);
+    // The next program needs less memory than this one had. One call for each: an answer has the whole tasks.
+    for id in fillers {
+        let ids = vec![id.into()];
+        client.call::<TaskCancel>(&CancelParams { ids: ids.clone(), ..CancelParams::default() }).unwrap();
+        client.call::<TaskClear>(&ClearParams { ids: Some(ids), ..ClearParams::default() }).unwrap();
+    }
+    upgrade_under_load(&daemon);
+    fs::write(&gate, "go\n").unwrap();
+    let usage = end(&daemon, id).usage.expect("what it used is known");
+    // A cgroup of its own measures a little.
+    assert!(usage.peak_memory_bytes.is_none_or(|bytes| bytes < 8 * MIB), "{usage:?}");
 }
 
 #[test]
@@ -188,13 +219,13 @@ fn r164_notice_of_run_over_a_minute_includes_usage() {
                   command = [\"/bin/sh\", \"-c\", 'cat >> \"$HOME/told\"']\ntimeout = \"10m\"\n";
     let builder = TestDaemon::builder().config(config);
     let daemon = builder.env("LD_PRELOAD", fast_clock()).env("FAKETIME", "+0 x20").start();
-    let told = daemon.home().join("told");
+    let file = daemon.home().join("told");
     let notice = |name: &str, line: &str| -> Notice {
         let params =
             SubmitParams { description: Some(name.into()), shell: Some(line.into()), ..daemon.params() };
         let id = daemon.submit_with(&params).id;
         // The daemon's wait is short by its clock. The channel also reports the task's start.
-        serde_json::from_str(&wait::for_line(&told, &format!("\"key\":\"{id}/1\""))).unwrap()
+        serde_json::from_str(&wait::for_line(&file, &format!("\"key\":\"{id}/1\""))).unwrap()
     };
     let long = notice("long", &format!("unset LD_PRELOAD; ({WORK}); sleep 4"));
     // By the daemon's clock, even this takes over a minute if the machine is busy for three seconds.

@@ -18,12 +18,12 @@ EXAMPLES:
   bgctl resume 3f2a --mode default 'the plan is good: do it'
   bgctl block \"$(bgctl resume 3f2a 'go on')\" --timeout none
 
-The agent keeps the whole conversation so far. bgctl returns as soon as the agent has
-the prompt; the task is `resumed` until the answer arrives, and keeps its id. Only a
-completed task can be resumed, one prompt at a time; otherwise the exit code is 65, as
+The agent keeps the whole conversation so far. bgctl returns as soon as the agent has \
+the prompt; the task is `resumed` until the answer arrives, and keeps its id. Only a \
+completed task can be resumed, one prompt at a time; otherwise the exit code is 65, as \
 it is when the agent no longer has the conversation.
 
-The task keeps its mode, model and options; --mode, --model and --config change them
+The task keeps its mode, model and options; --mode, --model and --config change them \
 for this prompt and later ones.
 
 PROMPT is a single argument, so quote it; `-` reads it from standard input.")]
@@ -65,15 +65,16 @@ EXAMPLES:
   bgctl agents --check opencode
   bgctl --json agents | jq -r '.agents[] | select(.available) | .name'
 
-Lists the configured agents and those built into bgd; programs are looked up in your
-PATH. `(default)` marks the agent used for prompts that name no agent. Prints a table on a
-terminal, otherwise tab-separated columns: name, protocol, state, version, how a
-conversation continues after the agent's process has ended (resume, load or no),
-the reply to permission requests (deny, allow or ask), command or address. `-` marks
+Lists the configured agents and those built into bgd; programs are looked up in your \
+PATH. `(default)` marks the agent used for prompts that name no agent. Prints a table on a \
+terminal, otherwise tab-separated columns: name, protocol, state, version, how a \
+conversation continues after the agent's process has ended (resume, load or no), \
+the reply to permission requests (deny, allow or ask), command or address. `-` marks \
 values that are known only with --check.
 
---check starts each available agent and queries its version and capabilities. It sends
-no prompt, but can take a few seconds per agent.")]
+--check starts each available agent and queries its version and capabilities. It sends \
+no prompt, but can take a few seconds per agent. An agent with protocol = \"template\" starts \
+only for a prompt, so its program is only looked for (found, not started).")]
 pub struct AgentsArgs {
     /// List only these agents
     #[arg(value_name = "NAME", add = crate::candidates::agents())]
@@ -93,9 +94,10 @@ EXAMPLES:
   bgctl answer 3f2a deny --request 7  only if question 7 is still open
   bgctl answer 3f2a --wait            wait until it asks, or has ended
 
-An agent asks if its `permissions` setting is `ask`; `bgctl list` then shows `(asks)`.
-allow and deny apply once if the agent offers that, otherwise always. The exit code is
-65 if no question is open, or not the one given by --request.")]
+An agent asks if its `permissions` setting is `ask`; `bgctl list` then shows `(asks)`. \
+allow and deny apply once if the agent offers that, otherwise always. An agent that \
+offers no way to deny is told that the request was cancelled, and may end its turn. The \
+exit code is 65 if no question is open, or not the one given by --request.")]
 pub struct AnswerArgs {
     /// Task id (at least its first 4 characters), or @ for the latest task
     #[arg(value_name = "ID", add = crate::candidates::tasks())]

@@ -14,10 +14,10 @@ use regex::bytes::Regex;
 use super::installed::ShellName;
 use super::select::{SELECTORS, SelectArgs, none_named};
 use crate::candidates::{active_tasks, finished_tasks, sessions, tasks};
+use crate::cli::since::Since;
 use crate::duration::{Timeout, parse_ms, parse_timeout};
 use crate::name::Name;
 use crate::render::columns::{Field, Sort};
-use crate::since::Since;
 use crate::when::parse_since;
 
 /// Arguments of `list`.
@@ -38,21 +38,23 @@ EXAMPLES:
   bgctl list -q --status failed | xargs --no-run-if-empty bgctl clear
   bgctl -H build1,build2 list         tasks of two machines, asked at the same time
 
-Prints a table on a terminal, otherwise tab-separated columns: id, status, age,
-run time, description; with several hosts the host comes first. -q prints every
+Prints a table on a terminal, otherwise tab-separated columns: id, status, age, \
+run time, description; with several hosts the host comes first. -q prints every \
 id unless --limit is given.
 
-`(resumed)` after an id means that the task got a follow-up prompt. After `pending`
-comes the reason why a task has not started, unless it only waits for a free slot:
-the tasks it depends on, `held`, `gpu paused` for its group, its start time, or the
-time of its next attempt. After `running`, `(paused)` marks a task stopped by `bgctl pause`.
---tree shows a task below the one it depends on. --sort sorts only the tasks that are
-shown (see --limit). `progress` is read from the last line of a running task: `42%` or `3/8`.
-`cpu` is CPU time; `memory` is the current memory use of a running task and the peak of an
-ended one; `written`, the bytes written to disk, is known only once the task has ended.
-`tokens`, `context` and `cost` cover all runs of a task, for agents that report them.
-`(asks)` after a status: the agent waits for `bgctl answer`. `(stalled)`: the agent
-has been silent for a long time; its last output follows. `(suspect)`: the agent's
+`(resumed)` after an id means that the task got a follow-up prompt. After `pending` \
+comes the reason why a task has not started: `slot` or `2 slots of gpu` for free slots \
+of its group, `turn` for tasks before it, `batch` for the limit of --jobs, the tasks it \
+depends on, `held`, `gpu paused` for its group, the name of its executor, its start time, \
+or the time of its next attempt. After `running`, `(paused)` marks a task stopped by \
+`bgctl pause`. \
+--tree shows a task below the one it depends on. --sort sorts only the tasks that are \
+shown (see --limit). `progress` is read from the last line of a running task: `42%` or `3/8`. \
+`cpu` is CPU time; `memory` is the current memory use of a running task and the peak of an \
+ended one; `written`, the bytes written to disk, is known only once the task has ended. \
+`tokens`, `context` and `cost` cover all runs of a task, for agents that report them. \
+`(asks)` after a status: the agent waits for `bgctl answer`. `(stalled)`: the agent \
+has been silent for a long time; its last output follows. `(suspect)`: the agent's \
 answer looks like an error; `bgctl status` shows why.")]
 pub struct ListArgs {
     /// Only tasks active or ended since this time: 2h (ago), 14:30, today, yesterday, 2026-03-01 or '2026-03-01 14:30'
@@ -128,10 +130,10 @@ EXAMPLES:
   bgctl output --since -4096 3f2a     the last 4096 bytes
   bgctl output --result 3f2a          the result; exit code 65 if the task has not completed
 
-The output of an agent task is everything the agent says while it works; --result
+The output of an agent task is everything the agent says while it works; --result \
 prints only the final answer. -f ends with the task, even if the task is resumed later.
 
-Output is printed byte for byte as the task wrote it. With --json one object is
+Output is printed byte for byte as the task wrote it. With --json one object is \
 printed; pass its `next` as --since to continue from there.")]
 pub struct OutputArgs {
     /// Task id (at least its first 4 characters), or @ for the latest task [default on a terminal: @]
@@ -191,14 +193,14 @@ EXAMPLES:
                                       wait for a matching line and print it
   bgctl block --until ready 3f2a      wait for a server submitted with --ready
 
-On a terminal it shows progress: for one task its run time and last line; for several
+On a terminal it shows progress: for one task its run time and last line; for several \
 how many have ended, failed and are running, and an estimate of the time left.
 
---line searches complete lines from the start of the output, or from --since, with
-terminal escape sequences removed; the last line counts when the task ends. Only the
-first 64 KiB of a line are searched. With --json, pass `next` as --since to continue
-after the matching line. Of a task with --split both streams are searched: `stream` is
-stderr for a line of standard error, and --since takes `next,next_stderr`; with `next`
+--line searches complete lines from the start of the output, or from --since, with \
+terminal escape sequences removed; the last line counts when the task ends. Only the \
+first 64 KiB of a line are searched. With --json, pass `next` as --since to continue \
+after the matching line. Of a task with --split both streams are searched: `stream` is \
+stderr for a line of standard error, and --since takes `next,next_stderr`; with `next` \
 alone, only standard output is searched.
 
 EXIT CODES:
@@ -209,10 +211,10 @@ EXIT CODES:
    66  no task matches (0 with --status)
    75  timed out; some tasks are still running
 
-With --exit-code the task's own exit code is returned instead: 124 if it exceeded its
-time limit, 128 + N if signal N ended it, 1 if it never started, or exited with 0 but
-did not complete (a command that was cancelled, for example). Scripts that must tell
-these apart from the task's own codes should use --json. An agent task has no exit code
+With --exit-code the task's own exit code is returned instead: 124 if it exceeded its \
+time limit, 128 + N if signal N ended it, 1 if it never started, or exited with 0 but \
+did not complete (a command that was cancelled, for example). Scripts that must tell \
+these apart from the task's own codes should use --json. An agent task has no exit code \
 of its own: 0 if it completed, 1 if it failed or was cancelled.")]
 pub struct BlockArgs {
     /// Task ids (4 characters of each are enough), or @ for the latest task [default on a terminal: @]
@@ -237,7 +239,7 @@ pub struct BlockArgs {
     pub line: Option<Regex>,
     /// With --line: start at this byte (with --split: of stdout, or of both: N,M); a negative number counts from the end
     #[arg(long, value_name = "OFFSET", allow_hyphen_values = true, requires = "line",
-        value_parser = crate::since::parse)]
+        value_parser = crate::cli::since::parse)]
     pub since: Option<Since>,
     /// Options that select tasks, in place of ids.
     #[command(flatten)]
@@ -281,8 +283,8 @@ EXAMPLES:
   bgctl cancel --tag nightly --status pending
   bgctl cancel @9c1e                  the active tasks of a batch
 
-Sends the signal first, then SIGKILL when the grace period is over. bgctl returns
-when the task has ended. A pending task never starts. If a task has already ended,
+Sends the signal first, then SIGKILL when the grace period is over. bgctl returns \
+when the task has ended. A pending task never starts. If a task has already ended, \
 its remaining processes are ended.")]
 pub struct CancelArgs {
     /// Task ids (4 characters of each are enough), or @ for the latest task
@@ -316,10 +318,10 @@ EXAMPLES:
   bgctl clear --batch 9c1e            those of a batch
   bgctl clear --all                   running tasks too; cancels them first
 
-Without IDs it deletes the finished tasks of the current parent session (see
-`bgctl session key`), except those with processes that are still running (`lingering`).
-Give their ids, or --all, to end these processes first. --tag, --group and --status
-narrow the selection; --batch covers every session, as ids do. A pending task that
+Without IDs it deletes the finished tasks of the current parent session (see \
+`bgctl session key`), except `lingering` ones, whose processes are still running, or may \
+be. Give their ids, or --all, to end these processes first if possible. --tag, --group and --status \
+narrow the selection; --batch covers every session, as ids do. A pending task that \
 comes after a cleared one starts without its output.")]
 pub struct ClearArgs {
     /// Ids of finished tasks (4 characters of each are enough), or @ for the latest task
@@ -360,7 +362,7 @@ EXAMPLES:
   bgctl signal 3f2a USR1 --tree
   bgctl signal --tag web HUP          to all running tasks with this tag
 
-A task given by its id must be running, otherwise the exit code is 65. When options
+A task given by its id must be running, otherwise the exit code is 65. When options \
 select tasks, only the running ones get the signal. To pause a task, use `bgctl pause`.")]
 #[command(override_usage = "\
 bgctl signal [OPTIONS] <ID> <SIG>
@@ -447,10 +449,10 @@ EXAMPLES:
   bgctl session end .                 end the current session
   BGD_SESSION=$(uuidgen) make-plans   put all tasks of a program in one session
 
-A parent session is whatever submits tasks: a chat, a terminal, an agent, a script.
-Its key is any string. If unset, it is derived from the terminal: tmux:%3 for a tmux
-pane, ssh:192.0.2.7:51514 for an SSH login, otherwise tty:/dev/pts/4@81512 (the number
-is the start time of the shell). $BGD_SESSION overrides that, and --session overrides
+A parent session is whatever submits tasks: a chat, a terminal, an agent, a script. \
+Its key is any string. If unset, it is derived from the terminal: tmux:%3 for a tmux \
+pane, ssh:192.0.2.7:51514 for an SSH login, otherwise tty:/dev/pts/4@81512 (the number \
+is the start time of the shell). $BGD_SESSION overrides that, and --session overrides \
 both; an empty key means no session.")]
 pub struct SessionArgs {
     /// The action to take.
@@ -476,7 +478,7 @@ pub enum SessionVerb {
 #[command(after_help = "\
 EXAMPLES:
   bgctl daemon status
-  bgctl daemon status --openmetrics > /var/lib/node-exporter/bgd.prom
+  bgctl daemon status --openmetrics >bgd.new && mv bgd.new bgd.prom   in node_exporter's folder
   bgctl daemon reload                 apply a changed configuration
   bgctl daemon stop --grace 30s       cancel all tasks and wait until all processes have ended
   bgctl daemon stop --cancel          cancel what runs, even with `durable = true`; pending tasks stay
@@ -536,8 +538,8 @@ pub enum DaemonVerb {
 EXAMPLES:
   ssh far bgctl dial                  a connection to the daemon of the machine far
 
-`bgctl -H far VERB` runs this over there. It starts a daemon if none is running, then
-carries requests and answers, one JSON object per line (bgd-protocol(7)), until one of
+`bgctl -H far VERB` runs this over there. It starts a daemon if none is running, then \
+carries requests and answers, one JSON object per line (bgd-protocol(7)), until one of \
 the two sides closes the connection.")]
 pub struct DialArgs {
     /// Close the connection when standard input ends, instead of waiting for the answers to all requests: the client is
@@ -565,8 +567,8 @@ EXAMPLES:
   bgctl shell-init nushell | save -f ~/.config/nushell/autoload/bgctl.nu    once, in nu
   eval \"$(bgctl shell-init bash --bind '\\e\\r')\"   another key: Alt-Enter
 
-Binds Ctrl-X Ctrl-R (in Nushell Alt-R) to run the current command line through `bgctl
-run`, so that Ctrl-B can move it to the background later, and installs the completions. The line
+Binds Ctrl-X Ctrl-R (in Nushell Alt-R) to run the current command line through `bgctl \
+run`, so that Ctrl-B can move it to the background later, and installs the completions. The line \
 runs in a new shell of the same kind, without the aliases and functions of this one.
 
 To see in the prompt what runs and what has failed, see `bgctl shell-prompt --help`.")]

@@ -21,21 +21,21 @@ AT THE PROMPT:
   jobs, fg %1, fg ID list jobs; give the terminal to a job or any other task
   cd DIR, help, exit
 
-Each line runs in a shell of its own, $SHELL -c (/bin/sh if unset). Variables set in a line
-do not last; only `cd` alone on a line does. Jobs inherit the console's environment and
+Each line runs in a shell of its own, $SHELL -c (/bin/sh if unset). Variables set in a line \
+do not last; only `cd` alone on a line does. Jobs inherit the console's environment and \
 folder, with BGD_SESSION set to the parent session.
 
-A job next to the prompt gets no keyboard input. Its output appears above the prompt in
-whole lines, prefixed with the job's number, without colours. While another job has the
-terminal, the last 64 KiB of it are kept; `bgctl output ID` prints all of it. A job stopped
+A job next to the prompt gets no keyboard input. Its output appears above the prompt in \
+whole lines, prefixed with the job's number, without colours. While another job has the \
+terminal, the last 64 KiB of it are kept; `bgctl output ID` prints all of it. A job stopped \
 by Ctrl-Z waits next to the prompt; continue it with `fg` or in the background.
 
-When a background task of the parent session ends, a line above the prompt says so, or once
-the foreground job has given the terminal back. Ctrl-C clears the line, or ends a `cd` that
-hangs or the wait for a daemon that does not answer. Ctrl-D exits: foreground jobs then end
+When a background task of the parent session ends, a line above the prompt says so, or once \
+the foreground job has given the terminal back. Ctrl-C clears the line, or ends a `cd` that \
+hangs or the wait for a daemon that does not answer. Ctrl-D exits: foreground jobs then end \
 as if their terminal were closed, background tasks keep running.
 
-The last 1000 lines are saved in $XDG_STATE_HOME/bgd/console_history (~/.local/state/bgd),
+The last 1000 lines are saved in $XDG_STATE_HOME/bgd/console_history (~/.local/state/bgd), \
 readable only by you; lines that begin with a blank are not saved.
 
 EXIT CODES:

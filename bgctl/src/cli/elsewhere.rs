@@ -8,7 +8,7 @@ use clap::builder::NonEmptyStringValueParser;
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 #[command(next_help_heading = "Where to run")]
 pub struct ElsewhereArgs {
-    /// Run it on this executor, as configured in [executors.NAME]: another machine, or a Slurm cluster
+    /// Run it on this executor: local, or another machine or Slurm cluster that is configured as [executors.NAME]
     #[arg(long, value_name = "NAME", add = crate::candidates::executors(), value_parser = NonEmptyStringValueParser::new())]
     pub on: Option<String>,
     /// Processors to request from the cluster
@@ -54,8 +54,8 @@ EXAMPLES:
   bgctl executors --check cluster
   bgctl submit --on cluster -- ./train.sh
 
-Executors are configured as [executors.NAME], see bgd-executors(7). --check connects to each
-machine, and asks each cluster for its version and limits; the exit code is 69 if one of
+Executors are configured as [executors.NAME], see bgd-executors(7). --check connects to each \
+machine, and asks each cluster for its version and limits; the exit code is 69 if one of \
 them fails.")]
 pub struct ExecutorsArgs {
     /// List only these executors

@@ -11,17 +11,17 @@ EXAMPLES:
   pid=$!
   bgctl handoff --pid $pid --stdout $out -d 'the build'
 
-The descriptors are the caller's: the read end of the pipe with the child's output, or
-the master of its pseudo-terminal. The caller must no longer read from them. Without
-them the child's output stays where it is; give the file it writes to as --file, so
+The descriptors are the caller's: the read end of the pipe with the child's output, or \
+the master of its pseudo-terminal. The caller must no longer read from them. Without \
+them the child's output stays where it is; give the file it writes to as --file, so \
 that `bgctl output` can show it. The task keeps running when the caller ends.
 
-Prints `Command was manually backgrounded by user with ID <id>`, for the user; a script
-takes the id from --json. Exit code 65: the process had already ended (its output is
-still the caller's to read), or --direct was given. Exit code 77: the process belongs
+Prints `Command was manually backgrounded by user with ID <id>`, for the user; a script \
+takes the id from --json. Exit code 65: the process had already ended (its output is \
+still the caller's to read), or --direct was given. Exit code 77: the process belongs \
 to another user.
 
-In a container whose seccomp filter forbids `pidfd_getfd`, as Docker's default one does,
+In a container whose seccomp filter forbids `pidfd_getfd`, as Docker's default one does, \
 the descriptors can be pipes and regular files, but no terminals and sockets.")]
 pub struct HandoffArgs {
     /// Process id of a child of the caller

@@ -8,7 +8,7 @@ use crate::manual;
 /// Arguments of `completions`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Completes verbs, options, task ids (with descriptions) and agent names. The script
+Completes verbs, options, task ids (with descriptions) and agent names. The script \
 calls bgctl for them, so it need not be regenerated after an upgrade.
 
 EXAMPLES:
@@ -17,8 +17,9 @@ EXAMPLES:
   bgctl completions uninstall         for every shell
   bgctl completions zsh > ~/.zfunc/_bgctl     (a folder in your $fpath)
 
-`install` writes the file that the shell looks for in your home; for zsh it prints the
-line that your .zshrc needs. `uninstall` removes that file.")]
+`install` writes the file that the shell looks for in your home; for zsh it prints the \
+line that your .zshrc needs, and for bash without the package bash-completion the line for \
+.bashrc. `uninstall` removes that file.")]
 pub struct CompletionsArgs {
     /// The shell whose script to print, or `install` or `uninstall`
     #[arg(value_name = "SHELL|install|uninstall")]
@@ -82,9 +83,9 @@ EXAMPLES:
   bgctl man uninstall
   bgctl man bgd-config                read a page without installing it; in a pipe, its source
 
-`install` writes the pages to a folder in your home. For ~/.cargo/bin/bgctl that is
-~/.cargo/share/man, which `man` searches because ~/.cargo/bin is in your PATH; if bgctl is
-not in a `bin` folder of your home, it is ~/.local/share/man. After `cargo install`, run it
+`install` writes the pages to a folder in your home. For ~/.cargo/bin/bgctl that is \
+~/.cargo/share/man, which `man` searches because ~/.cargo/bin is in your PATH; if bgctl is \
+not in a `bin` folder of your home, it is ~/.local/share/man. After `cargo install`, run it \
 again to install the new version's pages. Distribution packages already include them.")]
 pub struct ManArgs {
     /// The page to print, or `install` or `uninstall`

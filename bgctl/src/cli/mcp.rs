@@ -15,28 +15,28 @@ EXAMPLES:
   claude mcp add --scope user bgd -- bgctl mcp
                                    add it to Claude Code
 
-Speaks the Model Context Protocol on standard input and output, and gives an agent the
-tools background_task, background_command, background_output, background_block,
-background_cancel, background_list and background_clear. Not meant to be run by hand;
+Speaks the Model Context Protocol on standard input and output, and gives an agent the \
+tools background_task, background_command, background_output, background_block, \
+background_cancel, background_list and background_clear. Not meant to be run by hand; \
 `bgctl list` shows the agent's tasks like all others.
 
-Each tool reply starts with a report of the tasks that have ended since the last call; the
-report is repeated until a reply with it has been written. Clients that subscribe to log
-messages get it at once. An idle Claude Code wakes up if it was started as
-`claude --dangerously-load-development-channels server:bgd` (a research preview in Claude Code
-2.1.80 and later); other agents see the report on their next tool call. If the daemon ends, all
+Each tool reply starts with a report of the tasks that have ended since the last call; the \
+report is repeated until a reply with it has been written. Clients that subscribe to log \
+messages get it at once. An idle Claude Code wakes up if it was started as \
+`claude --dangerously-load-development-channels server:bgd` (a research preview in Claude Code \
+2.1.80 and later); other agents see the report on their next tool call. If the daemon ends, all \
 tasks are lost, unless it is durable; the next call starts a new daemon, and says so.
 
-All tasks belong to one parent session, a new one at each start. Unless --keep is given, it ends
-with this process: running tasks are cancelled, and all tasks and their output are deleted.
-WARNING: if --session or an inherited $BGD_SESSION names a session with other tasks, those are
+All tasks belong to one parent session, a new one at each start. Unless --keep is given, it ends \
+with this process: running tasks are cancelled, and all tasks and their output are deleted. \
+WARNING: if --session or an inherited $BGD_SESSION names a session with other tasks, those are \
 cancelled and deleted too, even if you started them yourself. Use --keep in that case.
 
-An agent that was started with these tools also has them if they are in its configuration, but
-can't start tasks unless --depth allows it: BGD_MCP_DEPTH in the environment of each task, and of
-the processes above it, counts the levels. An agent that you start as a task yourself can. A tmux server or a shell that an agent starts in the
-background passes the variable on to everything started in it later, including your own programs.
-`export BGD_MCP_DEPTH=0` resets it there; unsetting it is not enough, as the processes above
+An agent that was started with these tools also has them if they are in its configuration, but \
+can't start tasks unless --depth allows it: BGD_MCP_DEPTH in the environment of each task, and of \
+the processes above it, counts the levels. An agent that you start as a task yourself can. A tmux server or a shell that an agent starts in the \
+background passes the variable on to everything started in it later, including your own programs. \
+`export BGD_MCP_DEPTH=0` resets it there; unsetting it is not enough, as the processes above \
 still have it.
 
 LIMITS:

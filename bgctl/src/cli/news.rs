@@ -23,16 +23,16 @@ EXAMPLES:
                                       failures of tasks with this tag
   bgctl events --since \"$cursor\"     continue after the last line you processed
 
-Runs until it is interrupted. If events are no longer available, one object of kind `gap`
-takes their place: look the tasks up then, with `bgctl list`. A broken connection to
-another machine is re-established without losing events; when a durable daemon is killed
+Runs until it is interrupted. If events are no longer available, one object of kind `gap` \
+takes their place: look the tasks up then, with `bgctl list`. A broken connection to \
+another machine is re-established without losing events; when a durable daemon is killed \
 or restarted, a gap may take the place of the last ones.
 
-Each line has a `cursor`, made of the daemon's `instance` and the event's `seq`. A
-script that saves the cursor of the last line it processed can stop at any time and
-continue later with --since; start with --since 0. A durable daemon keeps its tasks across
-a restart, but not past events: --since begins with a gap then. If a daemon that was not
-durable has been replaced by then, the exit code is 69, and the script must start over with
+Each line has a `cursor`, made of the daemon's `instance` and the event's `seq`. A \
+script that saves the cursor of the last line it processed can stop at any time and \
+continue later with --since; start with --since 0. A durable daemon keeps its tasks across \
+a restart, but not past events: --since begins with a gap then. If a daemon that was not \
+durable has been replaced by then, the exit code is 69, and the script must start over with \
 --since 0. A plain number works with any daemon, unless it is above that of the latest event.
 
 EXIT CODES:
@@ -84,20 +84,20 @@ EXAMPLES:
   bgctl inbox --all-sessions          include sessions whose terminals are closed
   bgctl inbox --session discord:4711 --json | jq -r .title
 
-Every parent session has an inbox. It gets a notification for the end of each run of
-its tasks and for each question of their agents. Notifications wait until you read
-them, and are repeated until they are acknowledged. --ack acknowledges each one after
+Every parent session has an inbox. It gets a notification for the end of each run of \
+its tasks and for each question of their agents. Notifications wait until you read \
+them, and are repeated until they are acknowledged. --ack acknowledges each one after \
 printing it, but not if the reader has closed the pipe. Duplicates have the same `key`.
 
---follow survives a restart of the daemon, and reports it on standard error, or with
---json as an object with the `instance` of the new daemon. Unacknowledged notifications
+--follow survives a restart of the daemon, and reports it on standard error, or with \
+--json as an object with the `instance` of the new daemon. Unacknowledged notifications \
 are lost then, unless the daemon is durable.
 
-With --json, one object per line is printed. If an agent harness wakes up at the end of
+With --json, one object per line is printed. If an agent harness wakes up at the end of \
 a background command, run `bgctl inbox --wait none --ack` as that command.
 
-An inbox ends with the daemon, unless that is durable, or with `bgctl session end`. It
-holds up to 1000 notifications (limits.inbox_items), all inboxes together 100000.
+An inbox ends with the daemon, unless that is durable, or with `bgctl session end`. It \
+holds up to 1000 notifications (limits.inbox_items), all inboxes together 100000. \
 Beyond that the oldest are dropped, and standard error says how many.
 
 EXIT CODES:

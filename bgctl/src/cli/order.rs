@@ -122,7 +122,7 @@ pub struct OrderArgs {
     /// Slots it takes in its group; with 0 it waits only for its turn [default: 1]
     #[arg(long, value_name = "N", value_parser = slots_parser(), allow_negative_numbers = true)]
     pub slots: Option<u32>,
-    /// Start after this task has completed (ok), ended (any), failed (fail), started (start) or become ready; may be repeated
+    /// Start after this task has completed (ok), ended (any), failed (fail), started (start) or become ready; may be repeated, for at most 1000 tasks
     #[arg(long, value_name = "ID[:ok|any|fail|start|ready]", value_parser = parse_after, add = tasks())]
     pub after: Vec<AfterName>,
     /// Start after this delay: 90s, 10m, 1h30m; time while the machine sleeps does not count, see --at
@@ -196,14 +196,14 @@ mod tests {
         assert_eq!(parse_retry_on("any"), Ok(RetryOn::default()));
         assert_eq!(parse_retry_on("1,75,signal"), Ok(RetryOn { codes: vec![1, 75], signal: true }));
         assert_eq!(parse_retry_on("signal"), Ok(RetryOn { codes: Vec::new(), signal: true }));
-        for (text, told) in [
+        for (text, expected) in [
             ("0", "exit code 0 is not a failure"),
             ("256", "\"256\" is neither an exit code from 1 to 255"),
             ("1,,2", "\"\" is neither"),
             ("any,1", "\"any\" is neither"),
             ("-1", "\"-1\" is neither"),
         ] {
-            assert!(parse_retry_on(text).unwrap_err().contains(told), "{text}");
+            assert!(parse_retry_on(text).unwrap_err().contains(expected), "{text}");
         }
         assert!(parse_restart("never").is_err());
     }

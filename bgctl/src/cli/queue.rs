@@ -23,8 +23,8 @@ EXAMPLES:
   bgctl hold --tag nightly
   bgctl hold @9c1e                    all pending tasks of a batch
 
-A held task does not start before `bgctl release`, whatever else it waits for. A task
-given by its id must be pending; otherwise the exit code is 65 and nothing is held.
+A held task does not start before `bgctl release`, whatever else it waits for. A task \
+given by its id must be pending; otherwise the exit code is 65 and nothing is held. \
 When options select tasks, only the pending ones are held.")]
 pub struct HoldArgs {
     /// The pending tasks to hold.
@@ -40,7 +40,7 @@ EXAMPLES:
   bgctl release --tag nightly
   id=$(bgctl submit --hold -- ./deploy); bgctl status \"$id\"; bgctl release \"$id\"
 
-A released task still waits for its other conditions. Tasks that are not held stay as
+A released task still waits for its other conditions. Tasks that are not held stay as \
 they are.")]
 pub struct ReleaseArgs {
     /// The held tasks to release.
@@ -57,16 +57,17 @@ EXAMPLES:
   bgctl rerun --with-dependents 3f2a  also tasks cancelled because 3f2a failed
   bgctl block -- $(bgctl rerun --failed --tag nightly)
 
-Submits a task again with the same command or prompt, folder, environment, limits, tags,
-group, priority and --retry, but without --after, --in, --at and --hold. Prints the new
-ids, one per line; the old tasks stay as they are. Tasks of a batch form a new batch,
-with the same --jobs and --max-fails. A task given by its id must have ended; when
-options select tasks, only ended ones are submitted again. --with-dependents adds the
-tasks that were cancelled because of --after, and their dependents, with the same
+Submits a task again with the same command or prompt, folder, environment, limits, tags, \
+group, priority and --retry, but without --in, --at and --hold. It does not wait again \
+for the tasks that it ran after, but still refers to them, as in {after.output}. Prints \
+the new ids, one per line; the old tasks stay as they are. Tasks of a batch form a new batch, \
+with the same --jobs and --max-fails. A task given by its id must have ended; when \
+options select tasks, only ended ones are submitted again. --with-dependents adds the \
+tasks that were cancelled because of --after, and their dependents, with the same \
 dependencies among the new tasks.
 
-Jobs that were started in a terminal, or got their input or output from the caller,
-can't be run again. The daemon keeps environments up to limits.environments; if a
+Jobs that were started in a terminal, or got their input or output from the caller, \
+can't be run again. The daemon keeps environments up to limits.environments; if a \
 task's environment has been dropped since, rerun fails.")]
 pub struct RerunArgs {
     /// Task ids (4 characters of each are enough), or @ for the latest task
@@ -104,9 +105,9 @@ EXAMPLES:
   bgctl pause --group gpu             running tasks; `group pause` is for pending ones
   bgctl continue 3f2a
 
-Stops every process of the task until `bgctl continue`: no signal and no `bgctl attach`
-continues it before. The task keeps its slots, and its time limit keeps counting. A task
-given by its id must be running; otherwise the exit code is 65 and nothing is paused.
+Stops every process of the task until `bgctl continue`: no signal and no `bgctl attach` \
+continues it before. The task keeps its slots, and its time limit keeps counting. A task \
+given by its id must be running; otherwise the exit code is 65 and nothing is paused. \
 When options select tasks, only the running ones are paused.")]
 pub struct PauseArgs {
     /// The running tasks to pause.
@@ -164,7 +165,7 @@ EXAMPLES:
   bgctl edit @ --at 22:00             the latest task of this session
   bgctl edit 3f2a --in 0              remove its delay
 
-Only a pending task can be edited; otherwise the exit code is 65. Settings that are not
+Only a pending task can be edited; otherwise the exit code is 65. Settings that are not \
 given stay. --after replaces all previous dependencies; --in and --at replace each other.")]
 pub struct EditArgs {
     /// Id of a pending task (at least its first 4 characters), or @ for the latest task
@@ -235,15 +236,18 @@ EXAMPLES:
   bgctl submit --group gpu -- sh -c 'CUDA_VISIBLE_DEVICES=$((BGD_SLOT - 1)) exec ./train'
 
 A task waits only for free slots of its own group. A new number of slots applies at once
-and ends no task: with fewer slots, nothing starts until enough tasks have ended. Tasks
-without a group are in `default`, with `max_concurrent_tasks` slots. Set permanent groups
-in the configuration:
+and ends no task: with fewer slots, nothing starts until enough tasks have ended. A pending
+task that now takes more slots than the group has is not refused: it starts once no other
+task of the group has slots, runs alone, and has the number of slots that it was submitted
+with. `set` warns of such tasks; `bgctl edit ID --slots N` changes them. Tasks without a
+group are in `default`, with `max_concurrent_tasks` slots. Set permanent groups in the
+configuration:
 
   [groups.gpu]
   slots = 2
 
-`list` prints a table on a terminal, otherwise tab-separated columns: name, used and
-total slots, `paused` or `-`, pending, running, finished. Foreground jobs and follow-ups
+`list` prints a table on a terminal, otherwise tab-separated columns: name, used and \
+total slots, `paused` or `-`, pending, running, finished. Foreground jobs and follow-ups \
 do not wait for slots, so the used slots can exceed the total.
 
 EXIT CODES:

@@ -22,34 +22,37 @@ EXAMPLES:
   bgctl run -- sort < names > sorted  without a terminal: uses the files and pipes given
   bgctl run --agent opencode 'why does the build fail?'
 
-If standard output is a terminal, the job runs in a new terminal of the same size, so
-that colours and full-screen programs work, and Ctrl-C, Ctrl-\\ and Ctrl-Z work as in a
-shell. Ctrl-B (--key, or `background_key` in the configuration) returns to the prompt
-while the job keeps running: `bgctl output -f ID` follows its output, `bgctl attach ID`
-returns to its terminal. Text typed after the key, before the prompt is back, goes to
-the shell where possible; repeated presses of the key, and text that arrives together
+If standard output is a terminal, the job runs in a new terminal of the same size, so \
+that colours and full-screen programs work, and Ctrl-C, Ctrl-\\ and Ctrl-Z work as in a \
+shell. Ctrl-B (--key, or `background_key` in the configuration) returns to the prompt \
+while the job keeps running: `bgctl output -f ID` follows its output, `bgctl attach ID` \
+returns to its terminal. Text typed after the key, before the prompt is back, goes to \
+the shell where possible; repeated presses of the key, and text that arrives together \
 with it, are dropped.
 
-Otherwise, or with --direct, the job gets bgctl's own standard input, output and error,
-and the signals sent to bgctl; SIGTERM and SIGHUP reach all of its processes. There is no
-key, bgctl reads no input, and `bgctl output` has no output of the job. Such a job has no /dev/tty, so a program that reads a password
-from there needs --key none instead. If standard input is a terminal, the job gets no
-input while bgctl is in the background of its shell.
+Otherwise, or with --direct, the job gets bgctl's own standard input, output and error, \
+and the signals sent to bgctl; SIGTERM and SIGHUP reach all of its processes. There is no \
+key, bgctl reads no input, and `bgctl output` has no output of the job. Such a job has no /dev/tty, so a program that reads a password \
+from there needs --key none instead. If standard input is a terminal, a job that was \
+started in the background of the shell gets no input; one that was moved there later, \
+with Ctrl-Z and `bg`, still reads the terminal.
 
-If the terminal closes or bgctl ends before the job is moved to the background, the job
+If the terminal closes or bgctl ends before the job is moved to the background, the job \
 and all its processes get SIGHUP, and SIGKILL after the grace period.
 
-An agent's text is printed as it arrives, including its questions; answer them with
+An agent's text is printed as it arrives, including its questions; answer them with \
 `bgctl answer`. Ctrl-C cancels the agent.
 
-With --json the task is printed on standard error when it has ended or was moved to the
+With --json the task is printed on standard error when it has ended or was moved to the \
 background; standard output belongs to the job.
 
 EXIT CODES:
-  the job's own, or 128 + the signal that ended it
+  the job's own, or 128 + the signal that ended it; SIGINT, as of Ctrl-C,
+  ends bgctl too, so that a shell leaves the loop or script around it
     0  also: moved to the background
     1  the agent failed or was cancelled; or a command was cancelled and
        exited with 0
+   69  the daemon can't be started or reached, or has ended
    70  the job could not be started for any other reason, its exit code is unknown, or
        with -H its input could not be read here or its output not be written
   124  time limit exceeded
@@ -112,23 +115,24 @@ EXAMPLES:
   bgctl attach --tag shell            to the only active task with this tag
   bgctl attach --key ctrl-] 3f2a
 
-Shows the terminal of a task and forwards your input to it. Ctrl-B (--key, or
-`background_key` in the configuration) detaches; the task keeps running. All other
-keys go to the task; after Ctrl-C, Ctrl-D, Ctrl-Z or Ctrl-\\ three times in a row, a
-line shows which key detaches. Several terminals can be attached at once; the smallest
-size is used. Each attempt of a task (--retry, --restart) has a terminal of its own: the
+Shows the terminal of a task and forwards your input to it. Ctrl-B (--key, or \
+`background_key` in the configuration) detaches; the task keeps running. All other \
+keys go to the task; after Ctrl-C, Ctrl-D, Ctrl-Z or Ctrl-\\ three times in a row, a \
+line shows which key detaches. Several terminals can be attached at once; the smallest \
+size is used. Each attempt of a task (--retry, --restart) has a terminal of its own: the \
 next one is shown when it begins. A paused task stays paused until `bgctl continue`.
 
-For a task without a terminal, its output is shown from the start; the same key detaches,
-and so does Ctrl-C, which is not sent to the task. If standard output is not a terminal,
-or with --json, the output is followed and the exit code is 0, as with `bgctl output -f`,
+For a task without a terminal, its output is shown from the start; the same key detaches, \
+and so does Ctrl-C, which is not sent to the task. If standard output is not a terminal, \
+or with --json, the output is followed and the exit code is 0, as with `bgctl output -f`, \
 also if the task has already ended.
 
 EXIT CODES on a terminal:
     0  detached by the key
-   65  the task has already ended
+   65  the task does not run: it has ended, or has not started
   128 + the signal that ended bgctl; the task keeps running
-  as `bgctl run`, if the task ended meanwhile")]
+  as `bgctl run`, if the task ended meanwhile; SIGINT, as of Ctrl-C, ends
+  bgctl too")]
 pub struct AttachArgs {
     /// Key that detaches: ctrl-b, ctrl-] and so on, or none [default: as configured]
     #[arg(long, value_name = "KEY")]

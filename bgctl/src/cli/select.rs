@@ -80,8 +80,8 @@ mod tests {
         };
         for verb in ["status", "output", "attach", "block"] {
             read(&[verb]).unwrap();
-            let (code, told) = read(&[verb, "--"]).unwrap_err();
-            assert!(code == 2 && told.contains("not after `--`"), "{verb}: {told}");
+            let (code, message) = read(&[verb, "--"]).unwrap_err();
+            assert!(code == 2 && message.contains("not after `--`"), "{verb}: {message}");
             read(&[verb, "--", "3f2a"]).unwrap();
             read(&[verb, "--tag", "nightly", "--"]).unwrap();
         }

@@ -13,12 +13,12 @@ EXAMPLES:
   function fish_right_prompt; bgctl shell-prompt; end             in ~/.config/fish/config.fish
   $env.PROMPT_COMMAND_RIGHT = {|| ^bgctl shell-prompt }           in ~/.config/nushell/config.nu
 
-Prints, for example, `bgd:2\u{25b6} 1? 1\u{2717} ` (in a locale without UTF-8 `bgd:2> 1? 1x `): 2 tasks are
-running, another one asks you something, and 1 has failed in the background since you last
-ran plain `bgctl` or `bgctl top`. `+` after a number means that there are more. No colour
+Prints, for example, `bgd:2\u{25b6} 1? 1\u{2717} ` (in a locale without UTF-8 `bgd:2> 1? 1x `): 2 tasks are \
+running, another one asks you something, and 1 has failed in the background since you last \
+ran plain `bgctl` or `bgctl top`. `+` after a number means that there are more. No colour \
 codes are printed, and nothing at all if there is nothing to report.
 
-It never starts a daemon. If no daemon answers, or the daemon is on another machine, it prints
+It never starts a daemon. If no daemon answers, or the daemon is on another machine, it prints \
 nothing and still exits with 0.")]
 pub struct ShellPromptArgs {
     /// Print nothing if the daemon has not answered within this time

@@ -35,53 +35,53 @@ EXAMPLES:
   bgctl submit --on cluster --cpus 4 --memory 8G --gpus 1 --time-limit 2h -- ./train.sh
   batch=$(bgctl submit --each seeds.txt --max-fails 3 -- ./train --seed {}) && bgctl block @$batch
 
-The command runs with your environment, folder, umask and resource limits, whoever
-started the daemon. Its arguments are passed on unchanged; only --shell is interpreted
-by a shell. Its standard input is empty unless --stdin or --stdin-pipe is given. Its
-priority and CPUs are the daemon's: set others with `bgctl submit -- nice -n 10 make`,
+The command runs with your environment, folder, umask and resource limits, whoever \
+started the daemon. Its arguments are passed on unchanged; only --shell is interpreted \
+by a shell. Its standard input is empty unless --stdin or --stdin-pipe is given. Its \
+priority and CPUs are the daemon's: set others with `bgctl submit -- nice -n 10 make`, \
 or with ionice, chrt or taskset. No limit can exceed the hard limits of the daemon.
 
-A PROMPT is a single argument, so quote it; `-` reads it from standard input. Put options
-before it. An agent works in your folder, with your environment; `bgctl agents` lists
-the agents. --resume sends a follow-up to a completed agent task, which keeps its
+A PROMPT is a single argument, so quote it; `-` reads it from standard input. Put options \
+before it. An agent works in your folder, with your environment; `bgctl agents` lists \
+the agents. --resume sends a follow-up to a completed agent task, which keeps its \
 conversation and everything else; --agent and -d are ignored.
 
-A task starts when all of these hold: it is not held (--hold), its start time has come
-(--in, --at), every --after is fulfilled, and its group is not paused and has --slots
-free. Within a group, tasks start by --priority, then in the order of submission; no task
-overtakes one that is waiting for its slots. If an --after can no longer be fulfilled, the
-task and its dependents are cancelled at once; `any` and `fail` count only tasks that had
-started, not one that was cancelled while it was pending. The environment of a process has
-$BGD_GROUP, $BGD_SLOT (its lowest slot, from 1) and $BGD_SLOTS; and, for the tasks in
---after, $BGD_AFTER (their ids) and $BGD_AFTER_FILE_<N>, with N from 1 (their output
-files). In a prompt, {after.result}, {after.output} (the last 32 KiB), {after.file} and
-{after.status} are replaced by those of the first --after task, {after.2.result} etc. by
+A task starts when all of these hold: it is not held (--hold), its start time has come \
+(--in, --at), every --after is fulfilled, and its group is not paused and has --slots \
+free. Within a group, tasks start by --priority, then in the order of submission; no task \
+overtakes one that is waiting for its slots. If an --after can no longer be fulfilled, the \
+task and its dependents are cancelled at once; `any` and `fail` count only tasks that had \
+started, not one that was cancelled while it was pending. The environment of a process has \
+$BGD_GROUP, $BGD_SLOT (its lowest slot, from 1) and $BGD_SLOTS; and, for the tasks in \
+--after, $BGD_AFTER (their ids) and $BGD_AFTER_FILE_<N>, with N from 1 (their output \
+files). In a prompt, {after.result}, {after.output} (the last 32 KiB), {after.file} and \
+{after.status} are replaced by those of the first --after task, {after.2.result} etc. by \
 those of the second; a result is truncated like output.
 
---retry runs a failed task again, with the same id, after a random delay up to
---retry-delay; not if it was cancelled, exceeded its time limit or could not be started.
---restart keeps a server alive: it restarts after 1 s, doubling up to a minute, until it
-is cancelled, exceeds its time limit, or has ended ten times in a row within a minute
-each. Not being ready in time, or failing to start again, counts as such an end; if the
+--retry runs a failed task again, with the same id, after a random delay up to \
+--retry-delay; not if it was cancelled, exceeded its time limit or could not be started. \
+--restart keeps a server alive: it restarts after 1 s, doubling up to a minute, until it \
+is cancelled, exceeds its time limit, or has ended ten times in a row within a minute \
+each. Not being ready in time, or failing to start again, counts as such an end; if the \
 first start fails, the task fails.
 
-With --each, one task per line is submitted, all or none, and the id of the batch is
-printed: @ID stands for its tasks. Empty lines are skipped, and a carriage return at the
-end of a line is removed; with -0, items are passed on unchanged. {} is the item, {#} its
-number (skipped lines do not count), {.} the item without its suffix, {/} the part after
-its last slash; without any of these the item is appended as the last argument. Each is
+With --each, one task per line is submitted, all or none, and the id of the batch is \
+printed: @ID stands for its tasks. Empty lines are skipped, and a carriage return at the \
+end of a line is removed; with -0, items are passed on unchanged. {} is the item, {#} its \
+number (skipped lines do not count), {.} the item without its suffix, {/} the part after \
+its last slash; without any of these the item is appended as the last argument. Each is \
 part of a single argument, whatever it contains: no shell interprets it.
 
---on runs the task on another machine or on a Slurm cluster (bgd-executors(7)); you list it,
-wait for it and cancel it here like any other, and are notified here. On another machine it
+--on runs the task on another machine or on a Slurm cluster (bgd-executors(7)); you list it, \
+wait for it and cancel it here like any other, and are notified here. On another machine it \
 uses that machine's environment and home folder; only --cwd and --env are passed on.
 
---ready says how to tell that a server is ready, for `--after ID:ready` and `bgctl block
+--ready says how to tell that a server is ready, for `--after ID:ready` and `bgctl block \
 --until ready`.
 
---mode, --model and --config set options that an agent with protocol acp offers, before
-it gets the prompt; they override the configuration. The names are the agent's own: if it
-has no such option, the task fails and lists those it has. They also apply to follow-ups,
+--mode, --model and --config set options that an agent with protocol acp offers, before \
+it gets the prompt; they override the configuration. The names are the agent's own: if it \
+has no such option, the task fails and lists those it has. They also apply to follow-ups, \
 until one of these changes them.")]
 #[command(override_usage = "\
 bgctl submit [OPTIONS] [--] <CMD> [ARG]...
@@ -94,7 +94,8 @@ pub struct SubmitArgs {
     /// Arguments of every job.
     #[command(flatten)]
     pub job: JobArgs,
-    /// Idempotency key: submitting it again returns the same task, whatever the command, until the task is cleared
+    /// Idempotency key: submitting it again in the same session (see --session) returns the same task, whatever the
+    /// command, until the task is cleared
     #[arg(long, value_name = "KEY", value_parser = NonEmptyStringValueParser::new())]
     pub key: Option<String>,
     /// Store stdout and stderr separately; their relative order is lost

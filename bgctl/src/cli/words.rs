@@ -288,8 +288,8 @@ mod tests {
 
     #[test]
     fn cancel_without_task_suggests_all_option() {
-        let told_nothing = usage_error_text(&["cancel"]);
-        assert!(told_nothing.contains("no task given") && told_nothing.contains("--all"), "{told_nothing}");
+        let without_task = usage_error_text(&["cancel"]);
+        assert!(without_task.contains("no task given") && without_task.contains("--all"), "{without_task}");
         assert!(!usage_error_text(&["cancel", "--session", "s", "abcd"]).contains("no task given"));
         assert!(!usage_error_text(&["block"]).contains("--all"));
     }

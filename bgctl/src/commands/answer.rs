@@ -40,15 +40,18 @@ pub fn run(args: AnswerArgs, context: &mut Context) -> Result<Code, Failure> {
             asked.request,
             options(asked).trim_end()
         ))
-        .hint("give the id or full name of an option; allow and deny work if there is such an option")
+        .hint(
+            "give the id or full name of an option; deny always works, and allow if there is such an option",
+        )
     })?;
     // Given the number, the daemon refuses the answer if the agent asks a different question by now.
-    let params = AnswerParams { id: task.id.into(), request: asked.request, option: option.id.clone() };
+    let chosen = option.map(|option| option.id.clone());
+    let params = AnswerParams { id: task.id.into(), request: asked.request, option: chosen };
     let result = context.call::<AgentAnswer>(&params)?;
     if context.json() {
         context.print_json(&result)?;
     } else {
-        let name = clean(&option.name);
+        let name = option.map_or_else(|| "denied".into(), |option| clean(&option.name));
         context.print(&format!("{} answered question {}: {name}\n", task.id, asked.request))?;
     }
     Ok(Code::OK)

@@ -6,15 +6,18 @@ use bgd_shared::client::ClientError;
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::foreground::{Can, Foreground, Key};
 use bgd_shared::id::{TaskId, TaskRef};
-use bgd_shared::request::{AttachParams, IdParams, TaskAttach, TaskGet};
+use bgd_shared::request::{AttachParams, IdParams, Stream, TaskAttach, TaskGet};
+use bgd_shared::task::Status;
 
 use super::output;
-use super::run::{ask_for_key, await_key, report_end};
+use super::run::{ask_for_key, await_key, report_end, report_interrupted};
 use crate::cli::{AttachArgs, OutputArgs, SelectArgs};
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::name::Name;
+use crate::output::copy::report_stderr;
+use crate::output::remote::Remote;
 use crate::pick;
 use crate::terminal::{AttachmentEnd, Role, SHOWN, Screen, ScreenView, Subject, TextView, release_signals};
 
@@ -30,9 +33,21 @@ pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
     let (mut text, mut is_back) = (None, false);
     loop {
         match attach(&id, key, &mut text, context) {
-            // The task has ended in the meantime.
-            Err(failure) if is_back && failure.kind == ErrorKind::NotRunning.as_str() => {
-                return report_end(context.call::<TaskGet>(&IdParams { id })?.task, context);
+            Err(failure) if failure.kind == ErrorKind::NotRunning.as_str() => {
+                let task = context.call::<TaskGet>(&IdParams { id })?.task;
+                if task.status == Status::Pending {
+                    let id = task.id.short();
+                    let hint = format!("it is still to start: `bgctl status {id}` shows what it waits for");
+                    return Err(failure.hint(hint));
+                }
+                if task.status.is_active() {
+                    return Err(failure);
+                }
+                // It has ended in the meantime.
+                if is_back {
+                    return report_end(task, context);
+                }
+                return Err(failure.hint("`bgctl output` shows what it wrote"));
             }
             Err(failure) => {
                 // Nothing reads the signals while there is no connection.
@@ -78,9 +93,6 @@ fn attach(
             let task = context.call::<TaskGet>(&IdParams { id: id.clone() })?.task;
             return show_output(task.id, key, text.get_or_insert(0), context);
         }
-        Err(failure) if failure.kind == ErrorKind::NotRunning.as_str() => {
-            return Err(failure.hint("`bgctl output` shows what it wrote"));
-        }
         Err(failure) => return Err(failure),
     };
     let news = task.attempt.map(|_| context.link.existing()).transpose()?;
@@ -95,13 +107,21 @@ fn attach(
 /// key is pressed.
 fn show_output(id: TaskId, key: Key, next: &mut u64, context: &mut Context) -> Result<Code, Failure> {
     let news = context.link.existing()?;
-    report_left(TextView::alone(context.link.polled()?, news, (id, Role::Attached, key), next)?, context)
+    let left = TextView::alone(context.link.polled()?, news, (id, Role::Attached, key), next)?;
+    if let AttachmentEnd::Ended(task) = &left
+        && task.output.stderr_path.is_some()
+    {
+        let stderr = Remote { id: &id.into(), stream: Some(Stream::Stderr) };
+        report_stderr(task, stderr.size(context).unwrap_or(0));
+    }
+    report_left(left, context)
 }
 
-fn report_left(left: AttachmentEnd, context: &Context) -> Result<Code, Failure> {
+fn report_left(left: AttachmentEnd, context: &mut Context) -> Result<Code, Failure> {
     match left {
         AttachmentEnd::Ended(task) | AttachmentEnd::Cancelled(task, _) => report_end(*task, context),
-        AttachmentEnd::Signalled(code) => Ok(Code(code)),
+        AttachmentEnd::Interrupted(task, signal) => report_interrupted(*task, signal, context),
+        AttachmentEnd::Signalled(code) => Ok(context.end_by_signal(code)),
         // The last two can only happen to foreground jobs.
         AttachmentEnd::Detached | AttachmentEnd::Backgrounded(_) | AttachmentEnd::Stopped(_) => Ok(Code::OK),
     }

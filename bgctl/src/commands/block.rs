@@ -1,5 +1,6 @@
 //! `block`: waits for tasks; the exit code reflects how they ended.
 
+mod remaining;
 mod seen;
 
 use std::cell::Cell;
@@ -20,15 +21,15 @@ use bgd_shared::time::Timestamp;
 
 use self::seen::Seen;
 use super::line::{self, Wanted};
-use crate::bar::{self, Bar};
 use crate::cli::BlockArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{Heard, Listener, sleep};
 use crate::name::Name;
-use crate::percent::{LINE_BYTES, in_output};
 use crate::pick::{self, Chosen};
+use crate::progress::bar::{self, Bar};
+use crate::progress::percent::{LINE_BYTES, in_output};
 use crate::remark::say;
 use crate::render::clean;
 use crate::render::json;

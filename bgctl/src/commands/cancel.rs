@@ -11,6 +11,7 @@ use crate::failure::Failure;
 use crate::pick::{self, Chosen};
 use crate::progress::Progress;
 use crate::remark::say;
+use crate::render::{UNKILLABLE, survivors};
 use crate::session;
 
 /// Cancels, then prints one line per task.
@@ -73,11 +74,16 @@ fn lingering(params: &CancelParams, context: &mut Context) -> Result<Vec<TaskId>
 
 fn what_became(task: &Task, was_lingering: bool) -> String {
     match (task.status, was_lingering, task.lingering) {
-        (Status::Cancelled, false, _) => "cancelled".to_owned(),
+        (status @ (Status::Pending | Status::Running | Status::Resumed), _, _) => format!("is {status}"),
+        (Status::Cancelled, false, false) => "cancelled".to_owned(),
+        (status, false, false) => format!("already {status}"),
         (status, true, false) => format!("already {status}; ended its remaining processes"),
-        (status, true, true) => format!("already {status}; its remaining processes do not end after SIGKILL"),
-        (status @ (Status::Completed | Status::Failed), false, _) => format!("already {status}"),
-        (status @ (Status::Pending | Status::Running | Status::Resumed), false, _) => format!("is {status}"),
+        (status, _, true) => {
+            let already = if status == Status::Cancelled && !was_lingering { "" } else { "already " };
+            let left = survivors(task);
+            let left = left.as_deref().unwrap_or(UNKILLABLE);
+            format!("{already}{status}, but {left}")
+        }
     }
 }
 
@@ -93,10 +99,10 @@ mod tests {
         assert_eq!(of(Status::Failed, false, false), "already failed");
         let ended = "already completed; ended its remaining processes";
         assert_eq!(of(Status::Completed, true, false), ended);
-        assert_eq!(
-            of(Status::Failed, true, true),
-            "already failed; its remaining processes do not end after \
-             SIGKILL"
-        );
+        let survive = "but some of its processes do not end after SIGKILL";
+        assert_eq!(of(Status::Failed, true, true), format!("already failed, {survive}"));
+        assert_eq!(of(Status::Cancelled, false, true), format!("cancelled, {survive}"));
+        let far = Task { status: Status::Cancelled, lingering: true, on: Some("far".into()), ..task() };
+        assert!(what_became(&far, false).starts_with("cancelled, but it may still run on far"));
     }
 }

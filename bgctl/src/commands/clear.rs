@@ -1,7 +1,8 @@
 //! `clear`: removes finished tasks and their output.
 
-use bgd_shared::request::Matching;
-use bgd_shared::request::{ClearParams, TaskClear};
+use bgd_shared::limits::LIST_PAGE;
+use bgd_shared::request::{ClearParams, ListParams, Matching, TaskClear, TaskList};
+use bgd_shared::task::{Status, Task};
 
 use crate::cli::{ClearArgs, SelectArgs};
 use crate::context::Context;
@@ -9,7 +10,8 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::pick::{self, Chosen};
 use crate::remark::say;
-use crate::render::clean;
+use crate::render::signs::ellipsis;
+use crate::render::{clean, survivors};
 use crate::session;
 
 /// Clears, then prints how many tasks were removed.
@@ -45,6 +47,20 @@ pub fn run(args: ClearArgs, context: &mut Context) -> Result<Code, Failure> {
         return Ok(Code::OK);
     }
     context.print(&format!("cleared {}\n", result.cleared))?;
+    if result.cleared == 0 && params.ids.is_none() && !params.all {
+        let (unconfirmed, lingering): (Vec<Task>, Vec<Task>) =
+            lingering(&params, context)?.into_iter().partition(|task| survivors(task).is_some());
+        if !lingering.is_empty() || !unconfirmed.is_empty() {
+            context.flush()?;
+            if !lingering.is_empty() {
+                say(format_args!("{}", kept(&lingering, false)));
+            }
+            if !unconfirmed.is_empty() {
+                say(format_args!("{}", kept(&unconfirmed, true)));
+            }
+            return Ok(Code::OK);
+        }
+    }
     let session = params.session.as_ref().or_else(|| params.matching.as_ref()?.session.as_ref());
     if let (0, Some(session)) = (result.cleared, session) {
         context.flush()?;
@@ -63,6 +79,39 @@ pub fn run(args: ClearArgs, context: &mut Context) -> Result<Code, Failure> {
         say(format_args!("{remark}"));
     }
     Ok(Code::OK)
+}
+
+/// Returns those of the latest finished tasks in question that were kept because processes of theirs are running.
+fn lingering(params: &ClearParams, context: &mut Context) -> Result<Vec<Task>, Failure> {
+    let mut matching = params.matching.clone().unwrap_or_default();
+    if matching.status.is_empty() {
+        matching.status = Status::ALL.into_iter().filter(|status| !status.is_active()).collect();
+    }
+    let session = params.session.clone().or_else(|| matching.session.clone());
+    let wanted = ListParams { session, limit: Some(LIST_PAGE), ..ListParams::from(matching) };
+    let mut tasks = context.call::<TaskList>(&wanted)?.tasks;
+    tasks.retain(|task| task.lingering && !task.status.is_active());
+    Ok(tasks)
+}
+
+/// Maximum number of ids in a hint.
+const IDS: usize = 3;
+
+/// Says that these tasks were kept because of their processes, and what to do: nothing ends those that are left of
+/// `unconfirmed` tasks.
+fn kept(tasks: &[Task], are_unconfirmed: bool) -> String {
+    let ids: Vec<String> = tasks.iter().take(IDS).map(|task| task.id.short()).collect();
+    let rest = if tasks.len() > IDS { format!(" {}", ellipsis()) } else { String::new() };
+    let ids = format!("{}{rest}", ids.join(" "));
+    let (finished, it) = match tasks.len() {
+        1 => ("1 finished task".to_owned(), "it"),
+        number => (format!("{number} finished tasks"), "them"),
+    };
+    if are_unconfirmed {
+        format!("kept {finished} that may have running processes; `bgctl clear {ids}` removes {it} anyway")
+    } else {
+        format!("kept {finished} with running processes; `bgctl cancel {ids}` ends those")
+    }
 }
 
 /// Returns the default session: only the caller's own, so that a forgotten or empty argument never removes tasks of

@@ -1,7 +1,9 @@
 //! `completions`: prints a script that completes verbs, options and existing tasks in a shell, or installs it where
 //! that shell looks for it, or removes it again.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use bgd_shared::quote::quoted;
 
 use super::removed;
 use crate::cli::{CompletionsArgs, CompletionsVerb, ShellName};
@@ -10,7 +12,6 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::files::{self, IsOurs};
-use crate::render::page::quoted;
 use crate::shells::{self, Shell, own_shell};
 
 /// Prints, installs or removes the script.
@@ -53,16 +54,38 @@ fn install(shell: Shell, context: &mut Context) -> Result<Code, Failure> {
         return Ok(Code::OK);
     }
     context.print(&format!("installed {}\n", path.display()))?;
+    if !loads_completions(shell) {
+        context.print(&format!(
+            "{NEEDS_PACKAGE}; install it, or add this to {}:\n  {}\n",
+            shell.startup_file().unwrap_or_default().display(),
+            line_for(&path)
+        ))?;
+        return Ok(Code::OK);
+    }
     if let (ShellName::Zsh, Some(folder)) = (shell.0, path.parent()) {
         let startup = shell.startup_file().unwrap_or_default();
         context.print(&format!(
             "add this to {} before `compinit`, unless it is there:\n  fpath=({} $fpath)  # bgctl completions\n",
             startup.display(),
-            quoted(&folder.as_os_str().into())
+            quoted(folder.as_os_str().as_encoded_bytes())
         ))?;
     }
     context.print("new shells will use it\n")?;
     Ok(Code::OK)
+}
+
+/// Reports whether the shell finds completions in the files where they are installed.
+pub fn loads_completions(shell: Shell) -> bool {
+    let loaders = shell.completion_loaders();
+    loaders.is_empty() || loaders.iter().any(|path| path.exists())
+}
+
+/// Why an installed script has no effect in bash.
+pub const NEEDS_PACKAGE: &str = "bash loads this only with the package bash-completion, which was not found";
+
+/// Returns the line for a start-up file of bash that loads the script without the package.
+pub fn line_for(script: &Path) -> String {
+    format!("source {}", quoted(script.as_os_str().as_encoded_bytes()))
 }
 
 /// Reports whether the text is a completion script of some bgctl.

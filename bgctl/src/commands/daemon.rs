@@ -58,7 +58,9 @@ fn start(context: &mut Context) -> Result<Code, Failure> {
     } else if started != Started::Before {
         context.print(&format!("started, pid {}\n", hello.pid))?;
     } else {
-        context.print(&format!("already running, pid {}\n", hello.pid))?;
+        let status = client.call::<DaemonStatusOf>(&NoParams {}).ok();
+        let but = status.as_ref().and_then(page::shutting_down).map(|what| format!("; {what}"));
+        context.print(&format!("already running, pid {}{}\n", hello.pid, but.unwrap_or_default()))?;
     }
     Ok(Code::OK)
 }
@@ -100,14 +102,23 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
         && let Ok(status) = client.call::<DaemonStatusOf>(&NoParams {})
     {
         is_said_after = is_durable(&status);
-        may_end = is_said_after && changes_durable(&mut client);
+        // The next daemon would read the configuration anyway.
+        let reloaded = is_said_after.then(|| client.call::<DaemonReload>(&NoParams {}).ok()).flatten();
+        let reloaded = reloaded.unwrap_or_default();
+        may_end = reloaded.needs_restart.iter().any(|key| key == "durable");
         // The program on a remote machine is not known here.
         let with = (!context.link.is_remote()).then(|| program(&status, &link::program_path()));
         let with = with.map(|program| format!(" with {program}")).unwrap_or_default();
-        let will = will_restart(&status.version, &with, &status.summary, is_said_after);
+        let will = will_restart(&status.version, &with, &status.summary, is_said_after, reloaded.cleared);
         let unless =
             if may_end { "; but if `durable` is false in the configuration now, it ends them" } else { "" };
         report(&format!("{will}{unless}"));
+        if let Some(cleared) = exceeding(reloaded.cleared) {
+            report(&cleared);
+        }
+        if let Some(what) = page::shutting_down(&status) {
+            report(&format!("waiting: {what}"));
+        }
     }
     // Clients that wait for tasks of a durable daemon see from the turn that another daemon is about to come.
     let turn = if context.link.is_remote() { None } else { Some(link::take_turn(&context.link.socket()?)?) };
@@ -154,27 +165,27 @@ fn report_ended(mut stopped: ShutdownResult, has_next: bool, context: &Context) 
     }
 }
 
-/// Reports whether the next daemon will find a different `durable` in its configuration.
-fn changes_durable(client: &mut Client) -> bool {
-    let reloaded = client.call::<DaemonReload>(&NoParams {});
-    reloaded.is_ok_and(|reloaded| reloaded.needs_restart.iter().any(|key| key == "durable"))
-}
-
 /// Reports whether pending and ended tasks outlive the daemon.
 fn is_durable(status: &DaemonStatus) -> bool {
     matches!(status.durable, Some(DurableStatus::Written | DurableStatus::Synced))
 }
 
-/// Returns a message on the effect of a restart on these tasks. `with` names the program to be started.
-fn will_restart(version: &str, with: &str, tasks: &Summary, is_durable: bool) -> String {
-    let (active, finished) = (tasks.active(), tasks.total() - tasks.active());
+/// Returns a message on the effect of a restart on these tasks, of which `cleared` are cleared by their limits. `with`
+/// names the program to be started.
+fn will_restart(version: &str, with: &str, tasks: &Summary, is_durable: bool, cleared: u64) -> String {
+    let active = tasks.active();
+    let finished = (tasks.total() - active).saturating_sub(cleared);
     let whose = if finished == 1 { "its" } else { "their" };
-    let they = if active == 1 { "it" } else { "they" };
+    let kept = match active {
+        0 => None,
+        1 => Some("1 active task if it can outlive the daemon".to_owned()),
+        _ => Some(format!("those of {active} active tasks that can outlive the daemon")),
+    };
     let active = counted(active, "active task");
     let finished = counted(finished, "finished task").map(|text| format!("{text} with {whose} output"));
     let parts = if is_durable {
         // Which tasks can't outlive it, such as foreground jobs, is known only once the daemon has ended.
-        let kept = [active.map(|text| format!("{text} if {they} can outlive the daemon")), finished];
+        let kept = [kept, finished];
         let kept: Vec<String> = kept.into_iter().flatten().collect();
         [(!kept.is_empty()).then(|| format!("keeps {}", kept.join(" and "))), None]
     } else {
@@ -184,6 +195,15 @@ fn will_restart(version: &str, with: &str, tasks: &Summary, is_durable: bool) ->
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     let does = if parts.is_empty() { "affects no task".to_owned() } else { parts.join(" and ") };
     format!("restarting bgd {version}{with} {does}")
+}
+
+/// Returns a message on finished tasks that the limits clear; `None` if there are none.
+fn exceeding(cleared: u64) -> Option<String> {
+    let (tasks, whose) = (counted(cleared, "finished task")?, if cleared == 1 { "its" } else { "their" });
+    Some(format!(
+        "clears {tasks} with {whose} output, beyond [history] or three quarters of limits.tasks or limits.memory: \
+         see bgd-config(5)"
+    ))
 }
 
 /// Formats the path of a program, with its version if it is the running one.
@@ -220,6 +240,8 @@ fn upgrade(binary: Option<&Path>, context: &mut Context) -> Result<Code, Failure
     let mut client = context.link.existing()?;
     if !context.json()
         && let Ok(status) = client.call::<DaemonStatusOf>(&NoParams {})
+        // Otherwise it is about to refuse.
+        && !status.shutting_down
     {
         let own = || status.program.as_ref().map(|program| Path::new(&program.path));
         let to = match binary.as_deref().or_else(own) {
@@ -286,13 +308,21 @@ fn reload(context: &mut Context) -> Result<Code, Failure> {
 
 /// Formats the result of a reload, one key per line, as an agent may have many.
 fn reloaded(result: &ReloadResult) -> String {
-    let ReloadResult { changed, defaulted, needs_restart } = result;
+    let ReloadResult { changed, defaulted, needs_restart, cleared } = result;
     let is_set = |key: &&String| !defaulted.contains(key);
     let lines = (changed.iter().filter(is_set).map(|key| format!("changed: {key}\n")))
-        .chain(defaulted.iter().map(|key| format!("back to default: {key}\n")))
-        .chain(needs_restart.iter().map(|key| format!("needs a restart: {key}\n")));
+        .chain(defaulted.iter().map(|key| format!("{}: {key}\n", no_longer_set(key))))
+        .chain(needs_restart.iter().map(|key| format!("needs a restart: {key}\n")))
+        .chain(exceeding(*cleared).map(|text| text + "\n"));
     let text: String = lines.collect();
     if text.is_empty() { "nothing has changed\n".to_owned() } else { text }
+}
+
+/// Describes a key that the file no longer sets. In tables with names that users choose, no key has a default of its own.
+fn no_longer_set(key: &str) -> &'static str {
+    let is_named =
+        ["agents.", "channels.", "executors.", "groups."].iter().any(|table| key.starts_with(table));
+    if is_named { "removed" } else { "back to default" }
 }
 
 #[cfg(test)]
@@ -303,7 +333,7 @@ mod tests {
     fn restart_message_states_effect_on_tasks() {
         let of = |running, failed, is_durable| {
             let tasks = Summary { running, failed, ..Summary::default() };
-            will_restart("0.1.0", " with /bgd (0.1.0)", &tasks, is_durable)
+            will_restart("0.1.0", " with /bgd (0.1.0)", &tasks, is_durable, 0)
         };
         let with = "restarting bgd 0.1.0 with /bgd (0.1.0)";
         for (tasks, does, does_if_durable) in [
@@ -312,7 +342,7 @@ mod tests {
             (
                 (2, 1),
                 "cancels 2 active tasks and removes 1 finished task with its output",
-                "keeps 2 active tasks if they can outlive the daemon and 1 finished task with its output",
+                "keeps those of 2 active tasks that can outlive the daemon and 1 finished task with its output",
             ),
             (
                 (0, 6),
@@ -323,6 +353,17 @@ mod tests {
             assert_eq!(of(tasks.0, tasks.1, false), format!("{with} {does}"));
             assert_eq!(of(tasks.0, tasks.1, true), format!("{with} {does_if_durable}"));
         }
+    }
+
+    #[test]
+    fn r129_restart_and_reload_messages_do_not_promise_to_keep_what_limits_clear() {
+        let tasks = Summary { completed: 85, ..Summary::default() };
+        let will = will_restart("0.1.0", "", &tasks, true, 48);
+        assert_eq!(will, "restarting bgd 0.1.0 keeps 37 finished tasks with their output");
+        let result = ReloadResult { cleared: 48, ..ReloadResult::default() };
+        let text = reloaded(&result);
+        assert!(text.starts_with("clears 48 finished tasks with their output, beyond [history]"), "{text}");
+        assert_eq!(exceeding(0), None);
     }
 
     #[test]
@@ -348,7 +389,11 @@ mod tests {
     fn reload_message_lists_changed_keys() {
         assert_eq!(reloaded(&ReloadResult::default()), "nothing has changed\n");
         let keys = |keys: &str| keys.split_whitespace().map(str::to_owned).collect();
-        let result = ReloadResult { changed: keys("a b c"), defaulted: keys("b"), needs_restart: keys("d") };
+        let (changed, defaulted, needs_restart) = (keys("a b c"), keys("b"), keys("d"));
+        let result = ReloadResult { changed, defaulted, needs_restart, cleared: 0 };
         assert_eq!(reloaded(&result), "changed: a\nchanged: c\nback to default: b\nneeds a restart: d\n");
+        let gone = keys("channels.x.url default_agent");
+        let result = ReloadResult { changed: gone.clone(), defaulted: gone, ..ReloadResult::default() };
+        assert_eq!(reloaded(&result), "removed: channels.x.url\nback to default: default_agent\n");
     }
 }

@@ -120,8 +120,13 @@ fn next(context: &mut Context) -> Result<News, Failure> {
     }
     // The reader of a pipe wants each event as it happens.
     context.flush()?;
-    context.link.wait(None)?;
-    Ok(context.link.client()?.next_news()?.news)
+    loop {
+        context.link.wait(None)?;
+        // Without news, the daemon has only answered a probe.
+        if let Some(arrived) = context.link.client()?.arrived_news()? {
+            return Ok(arrived.news);
+        }
+    }
 }
 
 impl Wanted {

@@ -1,14 +1,17 @@
 //! `group`: groups of tasks with their own slots (R100).
 
+use bgd_shared::order::Group;
 use bgd_shared::request::{
     GroupContinue, GroupList, GroupParams, GroupPause, GroupRemove, GroupResult, GroupSet, GroupSetParams,
     NoParams,
 };
+use bgd_shared::show::count;
 
 use crate::cli::{GroupArgs, GroupVerb};
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::remark::warn;
 use crate::render::clean;
 use crate::render::group::{list, row};
 use crate::render::list_format::ListFormat;
@@ -18,11 +21,30 @@ pub fn run(args: GroupArgs, context: &mut Context) -> Result<Code, Failure> {
     let result = match args.verb {
         GroupVerb::List => return print_all(context),
         GroupVerb::Remove { name } => return remove(name, context),
-        GroupVerb::Set { name, slots } => context.call::<GroupSet>(&GroupSetParams { name, slots })?,
+        GroupVerb::Set { name, slots } => {
+            let result = context.call::<GroupSet>(&GroupSetParams { name, slots })?;
+            warn_of_oversized(&result.group);
+            result
+        }
         GroupVerb::Pause { name } => context.call::<GroupPause>(&GroupParams { name })?,
         GroupVerb::Continue { name } => context.call::<GroupContinue>(&GroupParams { name })?,
     };
     print(&result, context)
+}
+
+/// Warns of pending tasks that take more slots than the group has now: they start nevertheless, and may use more of what
+/// the slots stand for than there is.
+fn warn_of_oversized(group: &Group) {
+    let Group { name, slots, oversized, .. } = group;
+    if *oversized > 0 {
+        let takes = if *oversized == 1 { "takes" } else { "take" };
+        warn(&format!(
+            "{} {takes} more slots than {} has now ({slots}); each runs alone in the group, but with all its slots: \
+             `bgctl edit ID --slots N` changes that",
+            count(*oversized, "pending task"),
+            clean(name),
+        ));
+    }
 }
 
 fn print_all(context: &mut Context) -> Result<Code, Failure> {

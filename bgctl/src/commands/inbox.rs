@@ -170,7 +170,7 @@ impl Reading {
         // A daemon that is shutting down accepts no calls but may take a while to exit.
         context.link.client()?.until_closed()?;
         let daemon_watch = DaemonWatch::new(context.link.socket()?)?;
-        let (mut is_told, mut is_full) = (false, false);
+        let (mut is_announced, mut is_full) = (false, false);
         let instance = loop {
             // A full daemon may still greet.
             let page = InboxReadParams { after: None, instance: None, limit: Some(1), ..self.params(0) };
@@ -195,9 +195,9 @@ impl Reading {
                 }
                 Err(failure) => return Err(failure),
             }
-            if !is_told && !context.json() {
+            if !is_announced && !context.json() {
                 say(format_args!("bgctl: the daemon has ended; waiting for the next one"));
-                is_told = true;
+                is_announced = true;
             }
             daemon_watch.wait()?;
         };
@@ -274,7 +274,7 @@ impl Reading {
     }
 
     fn take(&mut self, page: &InboxReadResult, context: &mut Context) -> Result<(), Failure> {
-        self.tell_lost(page.lost, context.json());
+        self.report_lost(page.lost, context.json());
         for item in &page.items {
             self.print(item, context)?;
         }
@@ -304,13 +304,13 @@ impl Reading {
     }
 
     /// Reports how many items were dropped. The daemon keeps counting them until a later item is acknowledged.
-    fn tell_lost(&mut self, lost: u64, json: bool) {
+    fn report_lost(&mut self, lost: u64, json: bool) {
         let more = lost.saturating_sub(self.lost);
         // If nothing is acknowledged, each new item in a full inbox drops one that was printed: report the loss only
         // once.
-        let is_told = self.lost > 0 && !self.acknowledges;
+        let is_reported = self.lost > 0 && !self.acknowledges;
         self.lost = lost;
-        if more == 0 || is_told {
+        if more == 0 || is_reported {
             return;
         }
         let text = if json {

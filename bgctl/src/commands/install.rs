@@ -6,14 +6,12 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use bgd_shared::request::{DaemonStatusOf, DurableStatus, NoParams};
-
 use super::removed;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::files;
-use crate::link;
+use crate::link::{self, DaemonProcess};
 
 /// Writes the units, and prints the next steps.
 pub fn run(context: &mut Context) -> Result<Code, Failure> {
@@ -75,13 +73,11 @@ impl Stop {
     }
 }
 
-/// Asks the running daemon, if there is one. One that does not say is taken for one that ends its tasks.
+/// Finds out about the running daemon, if there is one, without a connection: if a service manager listens, that would
+/// start one.
 fn running(context: &Context) -> Option<Stop> {
-    let mut daemon = context.link.running().ok().flatten()?;
-    let status = daemon.call::<DaemonStatusOf>(&NoParams {});
-    let is_durable =
-        status.is_ok_and(|status| status.durable.is_some_and(|durable| durable != DurableStatus::No));
-    Some(if is_durable { Stop::LeavesTasks } else { Stop::EndsTasks })
+    let daemon = DaemonProcess::of(&context.link.socket().ok()?)?;
+    Some(if daemon.holder.note.durable { Stop::LeavesTasks } else { Stop::EndsTasks })
 }
 
 fn next_steps(stop: Option<Stop>) -> String {

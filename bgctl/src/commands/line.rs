@@ -9,15 +9,15 @@ use bgd_shared::time::Timestamp;
 use regex::bytes::Regex;
 use serde::Serialize;
 
+use crate::cli::since::Since;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::lines::Line;
+use crate::output::lines::Line;
+use crate::output::seek::{self, Found, LineQuery, Next, Stop, WaitEnd};
 use crate::remark::say;
 use crate::render::table::status;
 use crate::render::wall::Clock;
-use crate::seek::{self, Found, LineQuery, Next, Stop, WaitEnd};
-use crate::since::Since;
 
 /// Output of `--json`.
 #[derive(Serialize)]
@@ -61,8 +61,8 @@ pub fn run(wanted: Wanted, context: &mut Context) -> Result<Code, Failure> {
     // Nothing was found before a connection was lost, so the search restarts where it began (R142).
     let outcome = loop {
         let pattern = wanted.pattern.clone();
-        let sought = LineQuery { id, pattern, since, until, answers_by: until, reads_files };
-        match search_line(sought, context) {
+        let query = LineQuery { id, pattern, since, until, answers_by: until, reads_files };
+        match search_line(query, context) {
             // The timeout has expired. Reconnecting would only drop a connection that others share.
             Err(failure) if until.is_some_and(|until| until <= Instant::now()) => return Err(failure),
             Err(failure) => context.link.recover_until(failure, until)?,
@@ -75,9 +75,9 @@ pub fn run(wanted: Wanted, context: &mut Context) -> Result<Code, Failure> {
     }
 }
 
-fn search_line(sought: LineQuery, context: &mut Context) -> Result<Found, Failure> {
+fn search_line(query: LineQuery, context: &mut Context) -> Result<Found, Failure> {
     let news = context.link.existing()?;
-    seek::line(context.link.client()?, news, sought, &Stop { descriptor: None, gives_up: |_| false })
+    seek::line(context.link.client()?, news, query, &Stop { descriptor: None, gives_up: |_| false })
 }
 
 /// Replaces offsets that count from the end by the absolute offsets that they mean now: after a lost connection they

@@ -24,8 +24,8 @@ use crate::render::list_format::ListFormat;
 /// Fetches as many pages as requested, then prints them.
 pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
     // Ids are piped into other programs, which must not miss any.
-    let unless_told = if args.all || args.quiet { usize::MAX } else { LIST_PAGE_DEFAULT };
-    let wanted = args.limit.unwrap_or(unless_told);
+    let default_limit = if args.all || args.quiet { usize::MAX } else { LIST_PAGE_DEFAULT };
+    let wanted = args.limit.unwrap_or(default_limit);
     if wanted == 0 {
         return Err(Failure::usage("--limit must be 1 or more"));
     }

@@ -16,15 +16,15 @@ use bgd_shared::task::{Kind, Status, Task};
 use crate::cli::OutputArgs;
 use crate::commands::block::report_failure;
 use crate::context::Context;
-use crate::copy::{Copier, ranges, report_loss, report_stderr};
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::follow;
 use crate::link::Listener;
+use crate::output::copy::{Copier, ranges, report_loss, report_stderr};
+use crate::output::follow;
+use crate::output::remote::Remote;
+use crate::output::tail::start_of_last_lines;
 use crate::pick;
 use crate::remark::say;
-use crate::remote::Remote;
-use crate::tail::start_of_last_lines;
 
 /// Why one of several tasks is skipped: it was cleared meanwhile, or its standard error is not stored separately.
 const SKIPPED: [&str; 2] = [ErrorKind::TaskNotFound.as_str(), NOT_SPLIT];
@@ -52,7 +52,7 @@ pub fn run(args: OutputArgs, context: &mut Context) -> Result<Code, Failure> {
     let ids = pick::each(id, select, context)?;
     if follow && ids.len() > 1 {
         let message = format!("--follow takes one task, not {}", ids.len());
-        return Err(Failure::usage(message).hint("`bgctl events` follows several"));
+        return Err(Failure::usage(message).hint("`bgctl top` shows several as they run"));
     }
     let is_several = ids.len() > 1;
     let mut incomplete = None;

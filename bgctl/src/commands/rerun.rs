@@ -1,6 +1,6 @@
 //! `rerun`: submits ended tasks again (R116).
 
-use bgd_shared::id::TaskId;
+use bgd_shared::id::made_up_key;
 use bgd_shared::request::{RerunParams, TaskRerun};
 
 use crate::cli::RerunArgs;
@@ -15,7 +15,7 @@ pub fn run(args: RerunArgs, context: &mut Context) -> Result<Code, Failure> {
     let RerunArgs { ids, select, failed, with_dependents } = args;
     let (ids, matching) = pick::chosen(ids, select, context)?.split();
     // Lets the call be repeated if its answer is lost.
-    let key = Some(TaskId::random().to_string());
+    let key = Some(made_up_key());
     let params = RerunParams { ids, matching, failed, with_dependents, key };
     let result = match context.link.begin(|link| link.call_repeatable::<TaskRerun>(&params, &[])) {
         // The daemon may be too old to know keys of reruns.

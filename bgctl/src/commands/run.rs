@@ -27,10 +27,11 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Machine, Work};
 use crate::link::{Given as Lent, Streams};
-use crate::remark::say;
+use crate::remark::{say, warn};
 use crate::render::json;
 use crate::terminal::{
-    self, AttachmentEnd, Role, Screen, ScreenView, TextView, is_in_foreground, pass_signals, signal_group,
+    self, AttachmentEnd, Caught, Role, Screen, ScreenView, TextView, is_in_foreground, pass_signals,
+    signal_group,
 };
 use crate::{precheck, prompt};
 
@@ -57,6 +58,9 @@ pub fn run(mut args: RunArgs, context: &mut Context) -> Result<Code, Failure> {
     precheck::folder(&params)?;
     // Only a quoted command line is refused here: any other problem shows soon, as the job starts at once.
     precheck::check(&params, "run", Code::NOT_FOUND)?;
+    if let Some(warning) = precheck::missing_descriptor(&params) {
+        warn(&warning);
+    }
     // A job started directly by the user reads the terminal itself: input that it leaves unread is for the shell.
     if io::stdout().is_terminal() && !params.direct {
         on_terminal(params, args.key, context)
@@ -103,27 +107,13 @@ fn on_terminal(params: SubmitParams, key: Option<Key>, context: &mut Context) ->
         let_go(&[Stream::Input])?;
     }
     let left = ScreenView::alone(context.link.polled()?, task.id, key, screen, size)?;
-    if let (Some(carried), AttachmentEnd::Ended(task)) = (carried, &left)
-        && let Some(code) = outlast(&carried, task)?
+    if let (Some(carried), AttachmentEnd::Ended(task) | AttachmentEnd::Interrupted(task, _)) =
+        (carried, &left)
+        && let Some(caught) = outlast(&carried, task)?
     {
-        return Ok(code);
-    }
-    if let AttachmentEnd::Ended(task) = &left
-        && gives_input
-    {
-        end_with(task);
+        return Ok(context.end_by_signal(caught.shell_code()));
     }
     report_left(left, context)
-}
-
-/// Sends the signal of the key that ended the job to the rest of the pipeline: the keypress only reached the job's
-/// own terminal.
-fn end_with(task: &Task) {
-    for signal in [Signal::SIGINT, Signal::SIGQUIT] {
-        if task.exit == Some(Exit::Signal(signal as i32)) {
-            signal_group(signal);
-        }
-    }
 }
 
 /// Passes all three streams to the job.
@@ -148,9 +138,9 @@ fn with_own_streams(params: SubmitParams, context: &mut Context) -> Result<Code,
     begin(carried.as_mut())?;
     let task = pass_signals(context.link.polled()?, task.id, || let_go(&[Stream::Input, Stream::Output]))?;
     if let Some(carried) = carried
-        && let Some(code) = outlast(&carried, &task)?
+        && let Some(caught) = outlast(&carried, &task)?
     {
-        return Ok(code);
+        return Ok(context.end_by_signal(caught.shell_code()));
     }
     report_end(task, context)
 }
@@ -168,19 +158,18 @@ fn begin(carried: Option<&mut Streams>) -> Result<(), Failure> {
     carried.map_or(Ok(()), Streams::begin)
 }
 
-/// Waits until all output of an ended job has been passed on. Returns the exit code of the signal that ended the wait,
-/// if one did.
+/// Waits until all output of an ended job has been passed on. Returns the signal that ended the wait, if one did.
 ///
 /// # Errors
 /// Some of the job's input or output is lost.
-fn outlast(carried: &Streams, task: &Task) -> Result<Option<Code>, Failure> {
+fn outlast(carried: &Streams, task: &Task) -> Result<Option<Caught>, Failure> {
     let Some(done) = carried.done() else { return Ok(None) };
     // Processes left by the job may hold the streams open forever.
     let until = task.lingering.then(|| Instant::now() + LINGERING);
     let caught = terminal::outlast(done, until)?;
     match carried.take_lost() {
         Some(failure) if caught.is_none() => Err(failure),
-        _ => Ok(caught.map(|caught| Code(caught.shell_code()))),
+        _ => Ok(caught),
     }
 }
 
@@ -207,14 +196,15 @@ fn with_agent(agent: String, args: RunArgs, context: &mut Context) -> Result<Cod
 fn report_left(left: AttachmentEnd, context: &mut Context) -> Result<Code, Failure> {
     match left {
         AttachmentEnd::Ended(task) => report_end(*task, context),
+        AttachmentEnd::Interrupted(task, signal) => report_interrupted(*task, signal, context),
         AttachmentEnd::Cancelled(task, code) => {
             if context.json() {
                 report_json(&TaskResult { task: *task })?;
             }
-            Ok(Code(code))
+            Ok(context.end_by_signal(code))
         }
         AttachmentEnd::Backgrounded(result) => report_move(&result, context),
-        AttachmentEnd::Signalled(code) => Ok(Code(code)),
+        AttachmentEnd::Signalled(code) => Ok(context.end_by_signal(code)),
         // `Detached` only happens to attachments, `Stopped` only to jobs of a host with several jobs.
         AttachmentEnd::Detached | AttachmentEnd::Stopped(_) => Ok(Code::OK),
     }
@@ -273,9 +263,19 @@ fn report_move(result: &DetachResult, context: &mut Context) -> Result<Code, Fai
     Ok(Code::OK)
 }
 
+/// Like [`report_end`], for a job that the signal of a key has ended. Sends that also to the rest of the pipeline and to
+/// the script around it: the keypress only reached the job's own terminal.
+pub(super) fn report_interrupted(task: Task, signal: Signal, context: &mut Context) -> Result<Code, Failure> {
+    signal_group(signal);
+    report_end(task, context)
+}
+
 /// Returns the job's exit code, and reports how the job ended if the code doesn't tell.
-pub(super) fn report_end(task: Task, context: &Context) -> Result<Code, Failure> {
-    let code = ending::code(&task);
+pub(super) fn report_end(task: Task, context: &mut Context) -> Result<Code, Failure> {
+    let code = match ending::code(&task) {
+        Code(code) if task.exit == Some(Exit::Signal(Signal::SIGINT as i32)) => context.end_by_signal(code),
+        code => code,
+    };
     if context.json() {
         report_json(&TaskResult { task })?;
     } else if let Some(remark) = ending::remark(&task) {

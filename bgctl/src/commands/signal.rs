@@ -18,13 +18,19 @@ const SKIPPED: [&str; 3] =
 pub fn run(args: SignalArgs, context: &mut Context) -> Result<Code, Failure> {
     let (name, signal) = args.words().map_err(|(_, what)| Failure::usage(what))?;
     let ids = pick::each(name, args.select.or_active(), context)?;
+    let mut undelivered = None;
     pick::for_each(ids, &SKIPPED, |id, _| {
         let params = SignalParams { id, signal: signal.clone(), tree: args.tree };
-        let result = context.call::<TaskSignal>(&params)?;
-        if context.json() {
-            context.print_json(&result)?;
+        match context.call::<TaskSignal>(&params) {
+            Ok(result) if context.json() => context.print_json(&result),
+            Ok(_) => Ok(()),
+            // A machine that can't be reached does not keep the signal from the tasks of others.
+            Err(failure) if failure.kind == ErrorKind::Internal.as_str() => {
+                undelivered.get_or_insert(failure);
+                Ok(())
+            }
+            Err(failure) => Err(failure),
         }
-        Ok(())
     })?;
-    Ok(Code::OK)
+    undelivered.map_or(Ok(Code::OK), Err)
 }

@@ -1,5 +1,6 @@
 //! `submit`: submits a command or a prompt to the daemon.
 
+mod each;
 mod input;
 
 use std::ffi::OsString;
@@ -7,17 +8,17 @@ use std::io::{self, IsTerminal as _};
 use std::os::fd::AsFd as _;
 
 use bgd_shared::id::TaskRef;
-use bgd_shared::request::{Stdin, SubmitParams, TaskSubmit, TerminalSize};
+use bgd_shared::request::{LOCAL_EXECUTOR, Stdin, SubmitParams, TaskSubmit, TerminalSize};
 use bgd_shared::task::Task;
 use bgd_shared::time::Timestamp;
 
+use self::each::{Each, Separator};
 use crate::cli::{EachArgs, SubmitArgs};
 use crate::context::Context;
-use crate::each::{self, Each, Separator};
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Machine, Work};
-use crate::remark::report;
+use crate::remark::{report, warn};
 use crate::render::clean;
 use crate::render::table::status;
 use crate::render::wall::Clock;
@@ -53,7 +54,7 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     let mut params = params;
     if context.link.is_remote() && params.key.is_none() && params.resume.is_none() {
         // A submit whose answer was lost is sent again, and must not run twice (R142).
-        params.key = Some(bgd_shared::id::TaskId::random().to_string());
+        params.key = Some(bgd_shared::id::made_up_key());
     }
     let warnings = precheck::check(&params, "submit", Code::USAGE)?;
     let sends_input = hands_over && context.link.is_remote();
@@ -113,6 +114,10 @@ fn print_submitted(
     if let Some(warning) = &task.warning {
         warn(&clean(warning));
     }
+    // For example because a task that had to complete first has already failed.
+    if let Some(error) = task.error.as_ref().filter(|_| !task.status.is_active()) {
+        warn(&format!("the task is already {}: {}", task.status, clean(error)));
+    }
     // Checking the channel costs a call: skip it for scripts that don't name one.
     if let Some(channel) = task.channel.filter(|_| names_channel || io::stderr().is_terminal())
         && let Ok(Some(problem)) = precheck::channel(&channel, context)
@@ -143,10 +148,6 @@ fn each_of(file: OsString, mut args: SubmitArgs, context: &mut Context) -> Resul
         warn(warning);
     }
     Ok(Code::OK)
-}
-
-fn warn(text: &str) {
-    report(&format!("warning: {text}"));
 }
 
 /// Returns the prompt, if there is one: from its option, or in place of the command.
@@ -180,11 +181,13 @@ fn params(
         }
         (None, None) => Work::Argv(args.command),
     };
-    let chosen = args.elsewhere.on.as_ref().map(|_| job::chosen(&args.job)).unwrap_or_default();
+    let resources = args.elsewhere.resources();
+    let on = args.elsewhere.on.filter(|on| on != LOCAL_EXECUTOR);
+    let chosen = on.as_ref().map(|_| job::chosen(&args.job)).unwrap_or_default();
     Ok(SubmitParams {
         chosen,
-        resources: args.elsewhere.resources(),
-        on: args.elsewhere.on,
+        resources,
+        on,
         stdin,
         pty: args.pty.then_some(TerminalSize { rows: 24, cols: 80 }),
         split: args.split,

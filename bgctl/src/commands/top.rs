@@ -4,7 +4,8 @@ use std::io::{self, IsTerminal as _};
 use std::process::{Command, Stdio};
 
 use bgd_shared::id::TaskId;
-use bgd_shared::request::{ListResult, TaskList};
+use bgd_shared::request::{ListResult, TaskList, TaskOutput, TaskUsage};
+use bgd_shared::task::Task;
 use bgd_shared::time::Timestamp;
 use nix::sys::signal::Signal;
 
@@ -13,11 +14,12 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{Link, outcome, reason};
+use crate::measure::{is_running, measured, percents};
 use crate::render::list_format::{ListFormat, is_dumb};
 use crate::several::{self, Asked, News};
 use crate::state;
 use crate::terminal::lend;
-use crate::top::{Environment, HostNo, Hosts, Size, Still, TaskKey, each_page, run as show};
+use crate::top::{Environment, HostNo, Hosts, Measurements, Size, Still, TaskKey, each_page, run as show};
 
 /// The size of a frame if the size is unknown.
 const SIZE: Size = Size { rows: 24, cols: 80 };
@@ -42,11 +44,18 @@ pub fn run(args: &TopArgs, context: &mut Context) -> Result<Code, Failure> {
         if !links.is_empty() {
             return once_of_several(still, links, &filter, &format, context);
         }
+        let (host, mut running) = (HostNo::default(), Vec::new());
         let take = |page: ListResult| {
-            still.add(HostNo::default(), &page, &format.clock);
+            running.extend(running_of(&page));
+            still.add(host, &page, &format.clock);
             true
         };
         each_page(|params| context.call::<TaskList>(params), take)?;
+        // A frame without these figures is better than none.
+        let usages = measured(&running, |params| context.call::<TaskUsage>(params)).unwrap_or_default();
+        let percents =
+            percents(&running, |all| context.link.call_together::<TaskOutput>(all)).unwrap_or_default();
+        still.measured(host, &running, &Measurements { usages, percents }, &format.clock);
         context.print(&still.draw(&filter, size(&format), format.colour, &format.clock))?;
         return Ok(Code::OK);
     }
@@ -64,12 +73,23 @@ pub fn run(args: &TopArgs, context: &mut Context) -> Result<Code, Failure> {
     } else {
         Hosts::Several(several)
     };
-    show(&Around { context, colour: format.colour }, hosts, &filter, last_seen)
+    show(&CommandEnvironment { context, colour: format.colour }, hosts, &filter, last_seen)
 }
 
 /// Returns the names of the hosts, if there are several.
 fn names(context: &Context) -> Vec<String> {
     context.hosts().iter().map(ToString::to_string).collect()
+}
+
+fn running_of(page: &ListResult) -> impl Iterator<Item = Task> {
+    page.tasks.iter().filter(|task| is_running(task)).cloned()
+}
+
+/// A part of a host's answer.
+enum Part {
+    Page(ListResult),
+    /// The last part: its running tasks.
+    Running(Vec<Task>, Measurements),
 }
 
 /// Prints a frame of several hosts' tasks, with a row for each host that does not answer.
@@ -81,13 +101,25 @@ fn once_of_several(
     context: &mut Context,
 ) -> Result<Code, Failure> {
     let host = |place: usize| HostNo(u8::try_from(place).unwrap_or(u8::MAX));
-    let one = |asked: &mut Asked<'_>, give: &dyn Fn(ListResult) -> bool| {
-        each_page(|params| asked.call::<TaskList>(params), give)
+    let one = |asked: &mut Asked<'_>, give: &dyn Fn(Part) -> bool| {
+        let mut running = Vec::new();
+        let take = |page: ListResult| {
+            running.extend(running_of(&page));
+            give(Part::Page(page))
+        };
+        each_page(|params| asked.call::<TaskList>(params), take)?;
+        let usages = measured(&running, |params| asked.call::<TaskUsage>(params)).unwrap_or_default();
+        let percents = percents(&running, |all| asked.call_together::<TaskOutput>(all)).unwrap_or_default();
+        give(Part::Running(running, Measurements { usages, percents }));
+        Ok(())
     };
     let mut failures: Vec<(usize, Failure)> = Vec::new();
     several::ask(links, context.connect_timeout(), one, |news| {
         match news {
-            News::Part(place, page) => still.add(host(place), &page, &format.clock),
+            News::Part(place, Part::Page(page)) => still.add(host(place), &page, &format.clock),
+            News::Part(place, Part::Running(running, measurements)) => {
+                still.measured(host(place), &running, &measurements, &format.clock);
+            }
             News::End(place, Err(failure)) => failures.push((place, failure)),
             News::End(_, Ok(())) | News::Pause => {}
         }
@@ -115,12 +147,12 @@ fn size(format: &ListFormat) -> Size {
     Size { rows, cols: format.width.unwrap_or(SIZE.cols) }
 }
 
-struct Around<'a> {
+struct CommandEnvironment<'a> {
     context: &'a Context,
     colour: bool,
 }
 
-impl Around<'_> {
+impl CommandEnvironment<'_> {
     /// Returns a command for this program with the same global options, for one of the hosts, or for the daemon that
     /// the other options name.
     fn bgctl(&self, host: Option<HostNo>) -> Result<Command, Failure> {
@@ -143,7 +175,7 @@ fn cannot_start(error: &io::Error) -> Failure {
     Failure::io("can't start a program", error)
 }
 
-impl Environment for Around<'_> {
+impl Environment for CommandEnvironment<'_> {
     fn link(&self, host: HostNo) -> Link {
         self.context.quiet_link(host.index())
     }

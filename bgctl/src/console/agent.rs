@@ -45,9 +45,9 @@ impl Console {
         let subject =
             Subject { link: &mut self.link, host: &mut visit, task, role: Role::Attached, key: self.key };
         match TextView::begin(subject, news)?.run()? {
-            AttachmentEnd::Ended(task) | AttachmentEnd::Cancelled(task, _) => {
-                self.tell_visited_end(&task).map(|()| None)
-            }
+            AttachmentEnd::Ended(task)
+            | AttachmentEnd::Interrupted(task, _)
+            | AttachmentEnd::Cancelled(task, _) => self.tell_visited_end(&task).map(|()| None),
             AttachmentEnd::Signalled(code) => Ok(ends_console(code).then_some(Code(code))),
             AttachmentEnd::Detached | AttachmentEnd::Backgrounded(_) | AttachmentEnd::Stopped(_) => Ok(None),
         }

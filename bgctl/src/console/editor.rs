@@ -292,7 +292,7 @@ impl ConditionalEventHandler for Press {
 
 /// Loads the history from a file that only the user may read, creating the file if necessary.
 fn remember(reader: &mut Reader, history: &Path) -> Result<(), String> {
-    let tell =
+    let describe =
         |error: &dyn std::fmt::Display| format!("history not available: {}: {error}", history.display());
     let open = || {
         if let Some(folder) = history.parent() {
@@ -300,8 +300,8 @@ fn remember(reader: &mut Reader, history: &Path) -> Result<(), String> {
         }
         OpenOptions::new().append(true).create(true).mode(0o600).open(history)
     };
-    open().map_err(|error: io::Error| tell(&error))?;
-    reader.load_history(history).map_err(|error| tell(&error))
+    open().map_err(|error: io::Error| describe(&error))?;
+    reader.load_history(history).map_err(|error| describe(&error))
 }
 
 fn read_lines(

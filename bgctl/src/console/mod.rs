@@ -26,8 +26,8 @@ use bgd_shared::error::ErrorKind;
 use bgd_shared::foreground::Key;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    AttachParams, DetachParams, ListParams, Method, SignalParams, SubmitParams, TaskAttach, TaskDetach,
-    TaskList, TaskSignal, TaskSubmit, TerminalSize,
+    AttachParams, DetachParams, ListParams, Method, ResizeParams, SignalParams, SubmitParams, TaskAttach,
+    TaskDetach, TaskList, TaskResize, TaskSignal, TaskSubmit, TerminalSize,
 };
 use bgd_shared::show::count;
 use bgd_shared::task::{Status, Task};
@@ -319,7 +319,7 @@ impl Console {
             left => left?,
         };
         match left {
-            AttachmentEnd::Ended(task) => {
+            AttachmentEnd::Ended(task) | AttachmentEnd::Interrupted(task, _) => {
                 self.jobs.ended(job.id);
                 if task.status != Status::Completed {
                     say(&format!("[{}]\n", jobs::how(&task)))?;
@@ -379,6 +379,9 @@ impl Console {
         if terminal::is_changed(&job.restore) {
             // Redraw the screen. A job that has only printed lines needs no redraw, as these are on the screen already.
             self.link.call::<TaskAttach>(&params)?;
+        } else {
+            // While it was shown, it was sent sizes that the console does not know of.
+            self.link.call::<TaskResize>(&ResizeParams { id: job.id.into(), rows, cols })?;
         }
         if std::mem::take(&mut job.stopped) {
             let go_on = SignalParams { id: job.id.into(), signal: "CONT".to_owned(), tree: true };
@@ -411,13 +414,18 @@ impl Console {
         let subject =
             Subject { link: &mut self.link, host: &mut visit, task: id, role: Role::Attached, key: self.key };
         match ScreenView::attached(subject, task, news, screen, self.size)?.run()? {
-            AttachmentEnd::Ended(task) | AttachmentEnd::Cancelled(task, _) => {
-                self.tell_visited_end(&task).map(|()| None)
-            }
+            AttachmentEnd::Ended(task)
+            | AttachmentEnd::Interrupted(task, _)
+            | AttachmentEnd::Cancelled(task, _) => self.tell_visited_end(&task).map(|()| None),
             AttachmentEnd::Signalled(code) => Ok(Some(Code(code))),
             AttachmentEnd::Detached | AttachmentEnd::Backgrounded(_) | AttachmentEnd::Stopped(_) => {
                 let params = DetachParams { id: id.into(), background: false };
-                self.call::<TaskDetach>(&params).map(|_| None)
+                match self.call::<TaskDetach>(&params) {
+                    // Between two attempts of a task, there is no terminal to leave.
+                    Err(failure) if failure.kind == ErrorKind::InvalidParams.as_str() => Ok(None),
+                    Err(failure) if failure.kind == ErrorKind::NotRunning.as_str() => Ok(None),
+                    left => left.map(|_| None),
+                }
             }
         }
     }

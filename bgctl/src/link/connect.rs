@@ -28,7 +28,7 @@ use crate::failure::Failure;
 use crate::state::log_file;
 
 /// Environment variables that are passed to the daemon. All others belong to the caller that happened to come first.
-const KEPT: &[&str] = &[
+pub const KEPT: &[&str] = &[
     "HOME",
     "USER",
     "LOGNAME",
@@ -52,10 +52,10 @@ const KEPT: &[&str] = &[
 ];
 
 /// Prefixes of further variables that are passed to the daemon.
-const KEPT_PREFIXES: &[&str] = &["LC_", "XDG_", "BGD_"];
+pub const KEPT_PREFIXES: &[&str] = &["LC_", "XDG_", "BGD_"];
 
 /// Variables that mark a task of another daemon. A daemon that is started from within a task is not part of that task.
-const DROPPED: &[&str] = &[
+pub const DROPPED: &[&str] = &[
     "BGD_TASK_ID",
     "BGD_AGENT_ID",
     "BGD_HOOK_ID",
@@ -256,7 +256,7 @@ pub fn check_config() -> Result<(), Failure> {
         .arg("--check")
         .stderr(writer)
         .spawn()
-        .map_err(|error| no_program(&format!("{} can't be started: {error}", program.display())))?;
+        .map_err(|error| no_program(&format!("{} can't be started", program.display()), &error))?;
     let words = bounded::read_to_end(&mut reader, WORDS_BYTES, START)
         .map_err(|error| Failure::io("can't read from the configuration check", &error))?;
     let Some(words) = words else {
@@ -286,9 +286,15 @@ fn command(program: &OsStr) -> Command {
     command
 }
 
-fn no_program(message: &str) -> Failure {
-    Failure::new(Code::NO_DAEMON, "no_daemon", message)
-        .hint("put bgd next to bgctl or in PATH, or set BGD_DAEMON to its path")
+fn no_program(message: &str, error: &io::Error) -> Failure {
+    let failure = Failure::new(Code::NO_DAEMON, "no_daemon", format!("{message}: {error}"));
+    match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            failure.hint("no more processes are allowed: end some of yours, or raise `ulimit -u`")
+        }
+        io::ErrorKind::OutOfMemory => failure.hint("free some memory, and try again"),
+        _ => failure.hint("put bgd next to bgctl or in PATH, or set BGD_DAEMON to its path"),
+    }
 }
 
 /// Starts a daemon and waits for its first message.
@@ -307,7 +313,7 @@ fn spawn(socket: &SocketPath, variables: &[(String, String)]) -> Result<StartRep
         .envs(variables.iter().map(|(name, value)| (name, value)))
         .spawn()
         .map_err(|error| {
-            no_program(&format!("no daemon is running, and {} can't be started: {error}", program.display()))
+            no_program(&format!("no daemon is running, and {} can't be started", program.display()), &error)
         })?;
     drop(writer);
     let words = bounded::read_to_end(&mut reader, WORDS_BYTES, START)
@@ -438,6 +444,13 @@ mod tests {
         assert_eq!(parse_report(b"").unwrap_err().code, Code::NO_DAEMON);
         assert!(parse_report(b"").unwrap_err().hint.unwrap().contains("bgd/bgd.log"));
         assert_eq!(parse_report(b"\xff").unwrap_err().code, Code::NO_DAEMON);
+    }
+
+    #[test]
+    fn hint_fits_why_the_program_does_not_start() {
+        let hint = |error: i32| no_program("bgd", &io::Error::from_raw_os_error(error)).hint.unwrap();
+        assert!(hint(nix::libc::EAGAIN).contains("ulimit -u"));
+        assert!(hint(nix::libc::ENOENT).contains("BGD_DAEMON"));
     }
 
     #[test]

@@ -95,23 +95,26 @@ impl Listener {
     /// # Errors
     /// The daemon or the reader of standard output is gone.
     pub fn next_for_reader(&mut self) -> Result<Heard, Failure> {
-        let news = if let Some(news) = self.client.received_news()? {
-            news
-        } else {
+        let mut news = self.client.received_news()?;
+        let news = loop {
+            if let Some(news) = news {
+                break news;
+            }
             sleep([Some(self.client.as_fd())], None)?;
-            self.client.next_news()?
+            news = self.client.arrived_news()?;
         };
         Ok(self.understand(news)?)
     }
 
-    /// Returns everything that has arrived, once the connection is readable.
+    /// Returns the events that have arrived, once the connection is readable. There may be none: it is also readable when
+    /// the daemon has answered a probe.
     ///
     /// # Errors
     /// The daemon is gone.
     pub fn heard(&mut self) -> Result<Vec<Heard>, Failure> {
-        let first = self.client.next_news()?;
+        let first = self.client.arrived_news().transpose();
         let rest = iter::from_fn(|| self.client.received_news().transpose());
-        let news = iter::once(Ok(first)).chain(rest).collect::<Result<Vec<_>, _>>()?;
+        let news = first.into_iter().chain(rest).collect::<Result<Vec<_>, _>>()?;
         news.into_iter().map(|news| Ok(self.understand(news)?)).collect()
     }
 
@@ -136,5 +139,32 @@ impl Listener {
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.client.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn r21_listener_does_not_wait_for_an_event_behind_a_probe_reply() {
+        let (here, mut there) = UnixStream::pair().unwrap();
+        let begun = r#"{"jsonrpc":"2.0","id":1,"result":{"subscription":1,"instance":"i","seq":7}}"#;
+        writeln!(there, "{begun}").unwrap();
+        let mut client = Client::over(here.into());
+        // Only to fail instead of waiting forever.
+        client.wait_at_most(Duration::from_millis(100));
+        let mut listener = Listener::new(client, SubscribeParams::default()).unwrap();
+        there.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{}}\n").unwrap();
+        assert!(listener.heard().unwrap().is_empty(), "it is only the answer to a probe");
+        let gap =
+            r#"{"jsonrpc":"2.0","method":"event","params":{"subscription":1,"kind":"gap","from":8,"to":9}}"#;
+        write!(there, "{gap}\n{gap}\n").unwrap();
+        assert_eq!(listener.heard().unwrap().len(), 2);
+        assert_eq!(listener.seq(), 9);
     }
 }

@@ -7,6 +7,7 @@ use bgd_shared::request::{
     InboxList, InboxRead, Method as _, TaskContinue, TaskGet, TaskHold, TaskList, TaskOutput, TaskPause,
     TaskResultOf,
 };
+use bgd_shared::ssh::program;
 
 use super::host::Host;
 use crate::exit::Code;
@@ -22,10 +23,16 @@ pub fn named(host: &Host, failure: Failure) -> Failure {
         _ => (failure.message, failure.hint),
     };
     let message = format!("{host}: {message}");
-    let check = || format!("check it with: ssh {host} bgctl daemon status");
-    let hint = hint.or_else(|| LOST.contains(&failure.kind).then(check));
+    let check = || format!("check it with: {} {host} bgctl daemon status", program().display());
+    let hint = hint.or_else(|| LOST.contains(&failure.kind).then(check)).map(|hint| on_host(host, &hint));
     let Failure { code, kind, rpc_code, candidates, .. } = failure;
     Failure { code, kind, rpc_code, message, hint, candidates }
+}
+
+/// Makes the commands that a hint suggests talk to the same host.
+fn on_host(host: &Host, hint: &str) -> String {
+    let named = format!("`bgctl -H {host} ");
+    hint.replace("`bgctl ", &named).replace(&format!("{named}-H "), "`bgctl -H ")
 }
 
 /// Maximum length of a reason on one line, in characters.

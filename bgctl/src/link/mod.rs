@@ -40,7 +40,8 @@ use self::bootstrap::with_bootstrap;
 use self::children::Carriers;
 pub use self::children::{end_children, ended};
 pub use self::connect::{
-    Started, pauses, program_path, start_daemon, start_daemon_with, start_in_turn, take_turn, until_started,
+    DROPPED, KEPT, KEPT_PREFIXES, Started, pauses, program_path, start_daemon, start_daemon_with,
+    start_in_turn, take_turn, until_started,
 };
 pub use self::daemon_process::DaemonProcess;
 pub use self::daemon_watch::DaemonWatch;
@@ -259,7 +260,7 @@ impl Link {
         if let Err(error) = &outcome
             && self.options.starts
             && !self.is_remote()
-            && is_gone(error, &mut client, &self.socket()?)
+            && is_gone(error, &mut client, &self.socket()?, |client| self.until_closed(client))
         {
             // The daemon was shutting down when we connected. It has refused the call, or all its state is gone with
             // it, so asking its successor can't do anything twice.

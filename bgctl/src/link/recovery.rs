@@ -2,7 +2,9 @@
 
 use std::time::Instant;
 
+use bgd_shared::client::{Client, ClientError};
 use bgd_shared::error::ErrorKind;
+use bgd_shared::request::{DaemonStatusOf, NoParams};
 use bgd_shared::socket::SocketPath;
 
 use super::lost::{self, CONNECTION_LOST, MAYBE_DONE, is_lost};
@@ -10,6 +12,7 @@ use super::reach::{is_unreachable, reach};
 use super::ssh::{self, Dialling};
 use super::{Host, Link, no_connection, successor};
 use crate::failure::Failure;
+use crate::render::daemon::shutting_down;
 
 impl Link {
     /// Reconnects after a lost connection, and reports on standard error what happened. On a remote machine, waits
@@ -76,7 +79,18 @@ impl Link {
     /// # Errors
     /// The daemon does not answer.
     pub fn await_end(&mut self) -> Result<(), Failure> {
-        self.client.take().map_or(Ok(()), |mut client| Ok(client.until_closed()?))
+        let client = self.client.take();
+        client.map_or(Ok(()), |mut client| Ok(self.until_closed(&mut client)?))
+    }
+
+    /// Waits until a daemon that is shutting down has closed the connection. First says what it is waiting for: that can
+    /// take as long as the grace period of a task.
+    pub(super) fn until_closed(&self, client: &mut Client) -> Result<(), ClientError> {
+        let status = client.call::<DaemonStatusOf>(&NoParams {});
+        if let Some(what) = status.ok().filter(|status| status.active > 0).as_ref().and_then(shutting_down) {
+            self.report(&format!("waiting: {what}"));
+        }
+        client.until_closed()
     }
 
     /// Makes the call that begins something, and makes it again, once, if the daemon is about to end.

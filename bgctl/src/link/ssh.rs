@@ -18,7 +18,9 @@ use bgd_shared::PROTOCOL;
 use bgd_shared::client::{ClientError, FIRST_ANSWER};
 use bgd_shared::error_line::ReportedError;
 use bgd_shared::socket::SocketPath;
-use bgd_shared::ssh::{KEEP_ALIVE, PRINT_SETTINGS, can_be_control_path, is_refusal, needs_keep_alive};
+use bgd_shared::ssh::{
+    KEEP_ALIVE, PRINT_SETTINGS, can_be_control_path, is_refusal, needs_keep_alive, program,
+};
 use bgd_shared::task::Exit;
 use bgd_shared::transport::Stream;
 use nix::fcntl::Flock;
@@ -336,6 +338,14 @@ impl<'a> Dial<'a> {
             let mut path = OsString::from("ControlPath=");
             path.push(control);
             command.arg("-o").arg(path);
+            return command;
+        }
+        // Otherwise, according to the user's configuration, the user's own sessions might share this connection, and
+        // would end with it.
+        command.args(["-o", "ControlMaster=no"]);
+        if self.folder.is_none() {
+            // A client of the user's connection could neither keep it alive nor notice that it is dead.
+            command.args(["-o", "ControlPath=none"]);
         }
         command
     }
@@ -361,7 +371,9 @@ impl<'a> Dial<'a> {
     }
 
     fn failure(&self, trouble: GreetingError, status: Option<ExitStatus>, stderr_text: &str) -> Failure {
-        let host = self.host;
+        // The hints name the program that failed: another one may work.
+        let (host, ssh) = (self.host, program());
+        let ssh = ssh.display();
         let with = |message: &str| {
             if stderr_text.is_empty() { message.to_owned() } else { format!("{message}: {stderr_text}") }
         };
@@ -378,23 +390,23 @@ impl<'a> Dial<'a> {
             (GreetingError::Banner, _) => {
                 let message = "the remote shell prints text, but no daemon answers";
                 Failure::new(Code::NO_DAEMON, NO_BGCTL, message)
-                    .hint(format!("see what it prints: ssh {host} true"))
+                    .hint(format!("see what it prints: {ssh} {host} true"))
             }
             (GreetingError::Late, _) => {
                 let message = with(&format!("no answer within {} ms", self.how.within.as_millis()));
                 Failure::new(Code::NO_DAEMON, UNREACHABLE, message)
-                    .hint(format!("check the connection with: ssh {host} true"))
+                    .hint(format!("check the connection with: {ssh} {host} true"))
             }
             (GreetingError::Closed, Some(Exit::NOT_FOUND)) => {
                 Failure::new(Code::NO_DAEMON, NO_BGCTL, with("no bgctl there")).hint(format!(
-                    "install bgd there so that `ssh {host} bgctl --version` works: bgctl must be in the PATH of shells \
+                    "install bgd there so that `{ssh} {host} bgctl --version` works: bgctl must be in the PATH of shells \
                      that are not interactive; or have this one copied there with --bootstrap"
                 ))
             }
             (GreetingError::Closed, Some(255) | None) => {
                 let kind = if is_refusal(stderr_text) { REFUSED } else { UNREACHABLE };
                 Failure::new(Code::NO_DAEMON, kind, with("ssh can't connect"))
-                    .hint(format!("check the connection with: ssh {host} true"))
+                    .hint(format!("check the connection with: {ssh} {host} true"))
             }
             (GreetingError::Closed, Some(code)) => of_dial(code, stderr_text),
         }
@@ -531,11 +543,6 @@ fn stderr_text(errors: &mut File) -> String {
 /// Decodes messages. Not cleaned.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).replace('\r', "").trim().to_owned()
-}
-
-/// Returns the ssh to run: `$BGD_SSH`, else the one in PATH.
-fn program() -> PathBuf {
-    std::env::var_os("BGD_SSH").filter(|path| !path.is_empty()).unwrap_or_else(|| "ssh".into()).into()
 }
 
 #[cfg(test)]

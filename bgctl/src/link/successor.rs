@@ -113,10 +113,15 @@ pub fn has_left_nothing(socket: &SocketPath) -> bool {
 }
 
 /// Reports whether the daemon has gone since we connected, along with all effects of a call. If it is shutting down,
-/// waits until it has gone.
-pub fn is_gone(error: &ClientError, client: &mut Client, socket: &SocketPath) -> bool {
+/// waits by `until_closed` until it has gone.
+pub fn is_gone(
+    error: &ClientError,
+    client: &mut Client,
+    socket: &SocketPath,
+    until_closed: impl FnOnce(&mut Client) -> Result<(), ClientError>,
+) -> bool {
     match error {
-        ClientError::Rpc(error) if error.kind() == ErrorKind::ShuttingDown => client.until_closed().is_ok(),
+        ClientError::Rpc(error) if error.kind() == ErrorKind::ShuttingDown => until_closed(client).is_ok(),
         ClientError::Closed | ClientError::Io(_) => has_left_nothing(socket),
         ClientError::Rpc(_)
         | ClientError::Connect(_)

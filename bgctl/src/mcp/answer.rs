@@ -238,8 +238,8 @@ impl Head {
             notes
                 .push("More tasks have ended than fit here: the rest follows in the next result.".to_owned());
         }
-        let told = items.iter().map(|item| news(item, words::item_text(item))).collect();
-        Self { told, notes, ..Self::default() }
+        let notices = items.iter().map(|item| news(item, words::item_text(item))).collect();
+        Self { notices, notes, ..Self::default() }
     }
 }
 
@@ -264,7 +264,7 @@ fn structured(answer: ToolAnswer, head: Head) -> Option<Value> {
 
 /// Formats the notes and notifications above an answer.
 fn preface(head: &Head) -> String {
-    let news = head.told.iter().map(|news| news.text.clone());
+    let news = head.notices.iter().map(|news| news.text.clone());
     let parts: Vec<String> = head.notes.iter().cloned().chain(news).collect();
     if parts.is_empty() {
         return String::new();

@@ -83,7 +83,7 @@ pub const TASK: Spec = Spec {
     title: "Start or resume an agent",
     about: "Give a prompt to another AI agent (a subagent), which works in the background. Use it for self-contained \
         work: research, a review, changes elsewhere. It works in this server's folder and does not know this conversation: put all it needs into the prompt.\n\
-        New: give description, prompt and agent. Resume: give resume and prompt; the agent remembers the \
+        New: give description and prompt. Resume: give resume and prompt; the agent remembers the \
         conversation.\n\
         Returns a task_id at once. Continue with other work: a later result of these tools starts with the answer. If nothing else is left to do, wait with background_block.",
     parameters: &[
@@ -94,7 +94,7 @@ pub const TASK: Spec = Spec {
             Form::Text,
             "what the agent should do; {after.output} in it becomes the output of the first task in after",
         ),
-        parameter("agent", Form::Text, "the agent's name"),
+        parameter("agent", Form::Text, "name, if not the default"),
         parameter("model", Form::Text, "the model's id"),
         AFTER,
         GROUP,

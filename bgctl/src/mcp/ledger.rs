@@ -259,8 +259,8 @@ impl Ledger {
         let mut over = self.over.subscribe();
         loop {
             over.mark_unchanged();
-            if let Some(is_told) = self.state().is_reported(instance, item) {
-                return is_told;
+            if let Some(is_reported) = self.state().is_reported(instance, item) {
+                return is_reported;
             }
             // `self` owns the sender, so this can't fail.
             if over.changed().await.is_err() {
@@ -323,8 +323,8 @@ impl State {
     fn advance(&mut self) -> Option<Done> {
         let before = self.done;
         self.items.retain(|number, entry| *number > before || entry.delivery != Delivery::Written);
-        let told = self.items.range(before.saturating_add(1)..);
-        let upto = told
+        let following = self.items.range(before.saturating_add(1)..);
+        let upto = following
             .take_while(|(_, entry)| entry.delivery == Delivery::Written)
             .last()
             .map(|(last, _)| *last)?;
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn awaited_item_missing_from_the_answer_counts_as_untold() {
+    fn awaited_item_missing_from_the_answer_counts_as_unreported() {
         let ledger = begin(&[1]);
         let item = &items(&[3])[0];
         ledger.awaits(&RequestId::Number(1), vec![item.notice.task.id]);

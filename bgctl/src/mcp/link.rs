@@ -180,7 +180,8 @@ impl Link {
         self.call_to_end::<M>(params, Again::UnlessDone).await
     }
 
-    /// Makes a call if a daemon runs; never starts one.
+    /// Makes a call if a daemon runs; never starts one. If the connection turns out to be broken, repeats the call once
+    /// on a new connection: the daemon may still run, or have a successor.
     ///
     /// # Errors
     /// Those of [`Self::call`].
@@ -188,15 +189,22 @@ impl Link {
         self: &Arc<Self>,
         params: &M::Params,
     ) -> Result<Option<M::Result>, Failure> {
-        let connection = match self.connection(false).await {
-            Ok(connection) => connection,
-            Err(failure) if failure.kind == "no_daemon" => return Ok(None),
-            Err(failure) => return Err(failure),
+        let Some(connection) = self.running_connection().await? else { return Ok(None) };
+        let error = match connection.call::<M>(params).await {
+            Err(error) if is_gone(&error) => error,
+            outcome => return Ok(Some(outcome?)),
         };
-        match connection.call::<M>(params).await {
-            // The next call finds out more.
-            Err(error) if is_gone(&error) => Ok(None),
-            outcome => Ok(Some(outcome?)),
+        self.leave(&connection, &error).await;
+        let Some(next) = self.running_connection().await? else { return Ok(None) };
+        Ok(Some(next.call::<M>(params).await?))
+    }
+
+    /// Like [`Self::connection`], but returns `None` if no daemon runs.
+    async fn running_connection(self: &Arc<Self>) -> Result<Option<Arc<Connection>>, Failure> {
+        match self.connection(false).await {
+            Ok(connection) => Ok(Some(connection)),
+            Err(failure) if failure.kind == "no_daemon" => Ok(None),
+            Err(failure) => Err(failure),
         }
     }
 

@@ -181,10 +181,10 @@ impl Push {
     /// completes.
     pub async fn tell_lists_to(&self, client: &SubscriptionSink, stop: impl Future<Output = ()>) {
         let mut lists = self.lists.subscribe();
-        let telling =
+        let notifying =
             async { while next_list(&mut lists).await && client.notify_tool_list_changed().await.is_ok() {} };
         tokio::select! {
-            () = telling => {}
+            () = notifying => {}
             () = stop => {}
         }
     }

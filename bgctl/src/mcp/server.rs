@@ -4,13 +4,11 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use bgd_shared::agent::AgentListParams;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::{INBOX_PAGE_DEFAULT, LIST_PAGE};
 use bgd_shared::notice::{InboxItem, NoticeKind};
 use bgd_shared::request::{
-    AgentList, ExecutorList, ExecutorListParams, InboxRead, InboxReadParams, ListParams, SubmitParams,
-    TaskList,
+    AgentList, ExecutorList, ExecutorListParams, InboxRead, InboxReadParams, ListParams, TaskList,
 };
 use bgd_shared::task::{Status, Task};
 #[allow(deprecated, reason = "clients of the revisions up to 2025-11-25 use it")]
@@ -193,9 +191,7 @@ impl Shared {
 
     /// Returns the sentence about agents for the tool list.
     async fn agents(self: &Arc<Self>) -> String {
-        // As for a task started here.
-        let SubmitParams { inherit, env, .. } = self.template.clone();
-        let params = AgentListParams { inherit, env, ..AgentListParams::default() };
+        let params = self.agent_params();
         // A tool list is no reason to start a daemon: many agents request it and use none of the tools.
         match self.link.call_running::<AgentList>(&params).await {
             Ok(Some(result)) => catalogue::agents(&result.agents),

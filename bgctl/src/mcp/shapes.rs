@@ -148,7 +148,8 @@ pub struct Counts {
 #[schemars(inline)]
 pub struct Head {
     /// Tasks that have ended since the last answer of any of these tools.
-    pub told: Vec<News>,
+    #[serde(rename = "told")]
+    pub notices: Vec<News>,
     /// Other news, such as that the daemon was restarted.
     pub notes: Vec<String>,
     /// What was done.

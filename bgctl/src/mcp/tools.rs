@@ -8,13 +8,14 @@ mod seek;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bgd_shared::agent::AgentSettings;
-use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::agent::{AgentListParams, AgentSettings};
+use bgd_shared::id::{TaskId, TaskRef, made_up_key};
 use bgd_shared::limits::{LIST_PAGE, OUTPUT_CHUNK_BYTES};
 use bgd_shared::order::{After, WaitingFor};
 use bgd_shared::request::{
-    BlockParams, CancelParams, Chosen, IdParams, ListParams, ListResult, OutputParams, SubmitParams,
-    TaskBlock, TaskCancel, TaskGet, TaskList, TaskOutput, TaskResultOf, TaskSubmit,
+    AgentList, BlockParams, CancelParams, Chosen, IdParams, LOCAL_EXECUTOR, ListParams, ListResult,
+    OutputParams, SubmitParams, TaskBlock, TaskCancel, TaskGet, TaskList, TaskOutput, TaskResultOf,
+    TaskSubmit,
 };
 use bgd_shared::task::{Kind, Status, Task};
 use rmcp::model::RequestId;
@@ -27,6 +28,7 @@ use super::shared::Shared;
 use super::variables::{DEPTH, with_variable};
 use super::waits::Wait;
 use super::words;
+use crate::render::survivors;
 
 /// Maximum number of tasks in one list.
 const LISTED: usize = 50;
@@ -86,20 +88,20 @@ impl Shared {
             return Ok(self.about(&[task], Body::Started).with(opening, next));
         }
         let (description, agent) = (arguments.text("description")?, arguments.text("agent")?);
-        let (Some(prompt), Some(description), Some(agent)) = (&prompt, &description, &agent) else {
-            let all = [
-                ("description", description.is_none()),
-                ("prompt", prompt.is_none()),
-                ("agent", agent.is_none()),
-            ];
-            let missing: Vec<&str> =
-                all.iter().filter(|(_, is_missing)| *is_missing).map(|(name, _)| *name).collect();
+        let all = [
+            ("description", description.is_none()),
+            ("prompt", prompt.is_none()),
+            ("agent", agent.is_none() && !self.has_default_agent().await?),
+        ];
+        let missing: Vec<&str> =
+            all.iter().filter(|(_, is_missing)| *is_missing).map(|(name, _)| *name).collect();
+        if !missing.is_empty() {
             return Err(arguments.missing(&missing));
-        };
+        }
         let params = SubmitParams {
-            prompt: Some(prompt.clone()),
-            agent: Some(agent.trim().to_owned()),
-            description: Some(description.clone()),
+            prompt,
+            agent: agent.map(|agent| agent.trim().to_owned()),
+            description,
             settings,
             after,
             group,
@@ -108,10 +110,22 @@ impl Shared {
         self.start(params).await
     }
 
+    /// Reports whether the daemon knows which agent gets a prompt that names none.
+    async fn has_default_agent(self: &Arc<Self>) -> Result<bool, Refusal> {
+        let result = self.link.call::<AgentList>(self.agent_params()).await?;
+        Ok(result.agents.iter().any(|agent| agent.default))
+    }
+
+    /// Returns the params that list the agents as a task started here finds them.
+    pub(super) fn agent_params(&self) -> AgentListParams {
+        let SubmitParams { inherit, env, .. } = self.template.clone();
+        AgentListParams { inherit, env, ..AgentListParams::default() }
+    }
+
     /// `background_command`: starts a command.
     pub(super) async fn command(self: &Arc<Self>, arguments: &Arguments) -> Result<ToolAnswer, Refusal> {
         let Some(command) = arguments.text("command")? else { return Err(arguments.missing(&["command"])) };
-        let on = arguments.text("on")?.map(|on| on.trim().to_owned());
+        let on = arguments.text("on")?.map(|on| on.trim().to_owned()).filter(|on| on != LOCAL_EXECUTOR);
         if on.is_none() && command.len() > COMMAND_BYTES {
             return Err(Refusal::new(format!(
                 "background_command: \"command\" is too long: it has {} bytes, and at most {COMMAND_BYTES} fit into an \
@@ -160,7 +174,7 @@ impl Shared {
     async fn start(self: &Arc<Self>, params: SubmitParams) -> Result<ToolAnswer, Refusal> {
         let task = if self.keeps {
             // If the connection breaks, the call may be repeated: with the same key, it submits the same task.
-            let params = SubmitParams { key: Some(TaskId::random().to_string()), ..params };
+            let params = SubmitParams { key: Some(made_up_key()), ..params };
             self.link.call::<TaskSubmit>(params).await?.task
         } else {
             // A broken connection ends the session, and the task with it.
@@ -281,11 +295,13 @@ impl Shared {
         };
         let mut tasks = result?.tasks;
         let is_withdrawn = |task: &Task| resuming.get(&task.id) == Some(&task.resume_count);
+        let left: Vec<String> = tasks.iter().filter_map(survivors).collect();
         let mut opening = match (tasks.len(), is_one) {
             (1, true) if tasks.iter().all(is_withdrawn) => {
                 "The resume was withdrawn: the agent does not get the prompt.".to_owned()
             }
             (0, _) => "No task of this session was active: nothing to cancel.".to_owned(),
+            (count, _) if !left.is_empty() => words::unconfirmed(count, &left),
             (1, true) => "It has ended, including all its processes.".to_owned(),
             (1, false) => "1 task has ended, including all its processes.".to_owned(),
             (count, _) => format!("{count} tasks have ended, including all their processes."),
@@ -395,14 +411,21 @@ impl Shared {
         Ok(page)
     }
 
-    /// Returns the newest active runs of this session's tasks.
+    /// Returns the active runs of this session's tasks.
     async fn active(self: &Arc<Self>) -> Result<Vec<(TaskId, u32)>, Refusal> {
         let status = Status::ALL.into_iter().filter(|status| status.is_active()).collect();
         let session = Some(self.session.clone());
-        let params =
+        let mut params =
             ListParams { session, status, limit: Some(LIST_PAGE), after: None, ..ListParams::default() };
-        let page = self.link.call::<TaskList>(params).await?;
-        Ok(page.tasks.iter().map(|task| (task.id, task.run)).collect())
+        let mut runs = Vec::new();
+        loop {
+            let page = self.link.call::<TaskList>(params.clone()).await?;
+            runs.extend(page.tasks.iter().map(|task| (task.id, task.run)));
+            params.after = page.next;
+            if params.after.is_none() {
+                return Ok(runs);
+            }
+        }
     }
 
     fn about(&self, tasks: &[Task], body: Body) -> ToolAnswer {

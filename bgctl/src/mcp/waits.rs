@@ -19,7 +19,8 @@ pub const MOST: usize = 64;
 /// How often a client should poll, in milliseconds.
 const POLL_MS: u64 = 1000;
 
-/// How long the answer is kept after the wait ends, in milliseconds.
+/// How long a client may expect the answer after the wait ends, in milliseconds. Nothing expires then; the answer is
+/// only dropped to make room for other waits.
 const KEPT_MS: u64 = 300_000;
 
 pub type Outcome = Result<ToolAnswer, Refusal>;

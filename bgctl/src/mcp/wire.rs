@@ -193,16 +193,16 @@ mod tests {
 
     #[test]
     fn protocol_errors_are_reworded_with_advice() {
-        let told = |code, message: &'static str, is_begun| {
+        let reworded = |code, message: &'static str, is_begun| {
             let mut error = ErrorData::new(code, message, None);
             reword(&mut error, is_begun);
             error.message.into_owned()
         };
-        assert_eq!(told(ErrorCode::METHOD_NOT_FOUND, "nope", true), "this server has no method \"nope\"");
+        assert_eq!(reworded(ErrorCode::METHOD_NOT_FOUND, "nope", true), "this server has no method \"nope\"");
         let missing = "request _meta is missing or has malformed required fields: x";
-        let early = told(ErrorCode::INVALID_PARAMS, missing, false);
+        let early = reworded(ErrorCode::INVALID_PARAMS, missing, false);
         assert!(early.starts_with("send \"initialize\" before any other request"), "{early}");
         assert!(early.ends_with("fields: x)"), "{early}");
-        assert_eq!(told(ErrorCode::INVALID_PARAMS, missing, true), missing);
+        assert_eq!(reworded(ErrorCode::INVALID_PARAMS, missing, true), missing);
     }
 }

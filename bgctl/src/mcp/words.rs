@@ -10,8 +10,8 @@ use bgd_shared::task::{Kind, Status, Task};
 
 use super::shapes::TaskFacts;
 use crate::duration::show_ms;
-use crate::render::clean_lines;
 use crate::render::table::signal_name;
+use crate::render::{clean_lines, survivors};
 
 /// Maximum number of bytes of a task's output in one answer.
 pub const OUTPUT_BYTES: usize = 32 * 1024;
@@ -177,6 +177,7 @@ pub fn after(task: &Task, is_own: bool) -> String {
             "Its turn was cut short, but the conversation can go on: background_task {{\"resume\": \"{id}\", \
              \"prompt\": \"…\"}}."
         ),
+        (false, _) if let Some(left) = survivors(task) => format!("It was cancelled, but {left}."),
         (false, _) if task.lingering => format!(
             "It has ended, but processes it started are still running: background_cancel {{\"task_id\": \
              \"{id}\"}} ends them."
@@ -188,6 +189,19 @@ pub fn after(task: &Task, is_own: bool) -> String {
 /// Reports whether a task's last turn was cut short by the end of its daemon.
 fn is_interrupted(task: &Task) -> bool {
     task.failure.as_ref().is_some_and(|failure| failure.kind == FailureKind::Interrupted)
+}
+
+/// Describes what has become of cancelled tasks, if the end of all processes is not confirmed for some: `left` says what
+/// is left of each of these.
+pub fn unconfirmed(count: usize, left: &[String]) -> String {
+    match (count, left) {
+        (1, [left]) => format!("It was cancelled, but {left}."),
+        (_, [left]) => format!("{count} tasks were cancelled. Of one of them: {left}."),
+        _ => {
+            let number = left.len();
+            format!("{count} tasks were cancelled, but {number} of them may still have processes, as shown.")
+        }
+    }
 }
 
 /// Describes a wait that ended because a task asks its user a question.
@@ -385,5 +399,13 @@ mod tests {
         assert!(of(Kind::Agent, FailureKind::Agent).contains("Nothing more"));
         let lingering = Task { status: Status::Completed, lingering: true, ..task() };
         assert!(after(&lingering, true).contains("background_cancel"), "{}", after(&lingering, true));
+        let stuck = Task { status: Status::Cancelled, lingering: true, ..task() };
+        assert_eq!(
+            after(&stuck, true),
+            "It was cancelled, but some of its processes do not end after SIGKILL."
+        );
+        let left = ["it may still run on far".to_owned()];
+        assert_eq!(unconfirmed(1, &left), "It was cancelled, but it may still run on far.");
+        assert_eq!(unconfirmed(3, &left), "3 tasks were cancelled. Of one of them: it may still run on far.");
     }
 }

@@ -6,9 +6,8 @@ use bgd_shared::agent::{AgentCheck, AgentInfo, Continuation};
 use comfy_table::Color;
 
 use super::list_format::ListFormat;
-use super::page::quoted;
 use super::table::coloured;
-use super::{clean, clean_lines};
+use super::{clean, clean_lines, quoted};
 
 const HEADER: [&str; 7] = ["NAME", "PROTOCOL", "STATE", "VERSION", "CONTINUES", "PERMISSIONS", "COMMAND"];
 
@@ -93,6 +92,8 @@ fn state(agent: &AgentInfo) -> String {
     match (&agent.error, &agent.check) {
         (Some(_), _) => "does not start".to_owned(),
         (None, Some(AgentCheck { started_in_ms: Some(ms), .. })) => format!("starts in {}", start_time(*ms)),
+        // A template agent starts only for a prompt, so no check shows that it works.
+        (None, Some(AgentCheck { started_in_ms: None, .. })) => "found, not started".to_owned(),
         (None, _) if agent.available => "ready".to_owned(),
         (None, _) => "not installed".to_owned(),
     }
@@ -107,7 +108,7 @@ fn start_time(ms: u64) -> String {
 fn command(agent: &AgentInfo) -> String {
     match &agent.url {
         Some(url) => url.clone(),
-        None => agent.command.iter().map(quoted).collect::<Vec<_>>().join(" "),
+        None => quoted(&agent.command),
     }
 }
 
@@ -148,6 +149,16 @@ mod tests {
                 check: check(Continuation::None, 30),
                 ..agent("four")
             },
+            AgentInfo {
+                protocol: AgentProtocol::Template,
+                check: Some(AgentCheck {
+                    name: None,
+                    version: None,
+                    continuation: Continuation::Resume,
+                    started_in_ms: None,
+                }),
+                ..agent("five")
+            },
         ]
     }
 
@@ -162,7 +173,8 @@ mod tests {
             "one (default)\tacp\tstarts in 1.2 s\t1.18.33\tload\tdeny\tone 'an acp'\n\
              two\tacp\tnot installed: npm install -g it\t-\t-\tdeny\ttwo 'an acp'\n\
              three\tacp\tdoes not start: it ended with 1\t-\t-\tdeny\tthree 'an acp'\n\
-             four\topencode\tstarts in 30 ms\t1.18.33\tno\tdeny\thttp://127.0.0.1:4096\n"
+             four\topencode\tstarts in 30 ms\t1.18.33\tno\tdeny\thttp://127.0.0.1:4096\n\
+             five\ttemplate\tfound, not started\tunknown\tresume\tdeny\tfive 'an acp'\n"
         );
     }
 

@@ -17,6 +17,7 @@ use crate::duration::show_ms;
 pub fn page(status: &DaemonStatus, now: Timestamp) -> String {
     let mut page = Page::default();
     page.line("daemon", &format!("bgd {}, pid {}", status.version, status.pid));
+    page.maybe("ending", shutting_down(status).as_deref());
     page.maybe("program", status.program.as_ref().and_then(program).as_deref());
     page.line("up", &show_ms(status.uptime_ms));
     let counts: Vec<String> = Status::ALL
@@ -61,6 +62,12 @@ pub fn page(status: &DaemonStatus, now: Timestamp) -> String {
         page.line("warning", warning);
     }
     page.0
+}
+
+/// Describes the state of a daemon that is shutting down; `None` for any other.
+pub fn shutting_down(status: &DaemonStatus) -> Option<String> {
+    let tasks = || count(status.summary.active(), "active task");
+    status.shutting_down.then(|| format!("the daemon is shutting down, with {} left", tasks()))
 }
 
 /// Describes what happens to tasks when the daemon ends.
@@ -115,16 +122,22 @@ fn channel(channel: &ChannelStatus, now: Timestamp) -> String {
     }
     let problem = channel.problem.as_ref().map(|what| format!("needs fixing: {what}"));
     let retry = channel.retry.as_ref().map(|met| retry(met, now));
-    let last_error = channel.last_error.as_ref().map(|why| {
-        let ago = channel.last_error_at.map(|at| format!(" ({} ago)", show_ms(between(at, now))));
-        format!("last error: {why}{}", ago.unwrap_or_default())
-    });
+    // Settings that are wrong are also why the last notification failed.
+    let is_said = channel.last_error.as_ref().zip(channel.problem.as_ref());
+    let is_said = is_said.is_some_and(|(error, problem)| problem.contains(error.as_str()));
+    let last_error = last_error(channel, now).filter(|_| !is_said).map(|why| format!("last error: {why}"));
     let parts = [Some(format!("{what}: {}", counts.join(", "))), problem, retry, last_error];
     parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
+/// Describes the error of the last notification that failed.
+pub fn last_error(channel: &ChannelStatus, now: Timestamp) -> Option<String> {
+    let ago = channel.last_error_at.map(|at| format!(" ({} ago)", show_ms(between(at, now))));
+    channel.last_error.as_ref().map(|why| format!("{why}{}", ago.unwrap_or_default()))
+}
+
 /// Describes the state of a notification that is being retried.
-fn retry(retry: &ChannelRetry, now: Timestamp) -> String {
+pub fn retry(retry: &ChannelRetry, now: Timestamp) -> String {
     let ChannelRetry { tries, most, error, at, next_at } = retry;
     let next =
         if *next_at > now { format!(" in {}", show_ms(between(now, *next_at))) } else { String::new() };
@@ -165,6 +178,23 @@ mod tests {
         ] {
             assert!(page.lines().any(|known| known == line), "{line} is not in\n{page}");
         }
+    }
+
+    #[test]
+    fn problem_that_is_also_the_last_error_is_shown_once() {
+        let slack = ChannelStatus {
+            name: "slack".into(),
+            kind: "slack".into(),
+            failed: 1,
+            problem: Some("no chat is set; no token".into()),
+            last_error: Some("no token".into()),
+            last_error_at: Some(samples::now()),
+            ..ChannelStatus::default()
+        };
+        let shown = |slack: &ChannelStatus| channel(slack, samples::now());
+        assert_eq!(shown(&slack), "slack: 0 sent, 1 failed; needs fixing: no chat is set; no token");
+        let other = ChannelStatus { last_error: Some("no network".into()), ..slack };
+        assert!(shown(&other).ends_with("no token; last error: no network (0.0s ago)"), "{}", shown(&other));
     }
 
     #[test]

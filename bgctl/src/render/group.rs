@@ -51,7 +51,8 @@ mod tests {
     use super::*;
 
     fn group(name: &str, paused: bool) -> Group {
-        Group { name: name.into(), slots: 2, used: 1, paused, pending: 3, running: 1, finished: 40 }
+        let (pending, oversized, running, finished) = (3, 0, 1, 40);
+        Group { name: name.into(), slots: 2, used: 1, paused, pending, oversized, running, finished }
     }
 
     #[test]

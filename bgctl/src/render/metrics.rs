@@ -50,8 +50,11 @@ impl Writer<'_> {
         ConstGauge::new(value).encode(metric)
     }
 
+    /// Writes labels as a gauge that is 1. The text format of older readers, such as `node_exporter`'s textfile collector,
+    /// has no type `info`, and they would reject everything.
     fn info(&mut self, name: &str, help: &str, labels: &[(&str, &str)]) -> fmt::Result {
-        self.0.encode_descriptor(name, help, None, MetricType::Info)?.encode_info(&labels)
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        ConstGauge::new(1_u64).encode(family.encode_family(&labels)?)
     }
 
     fn histogram(&mut self, name: &str, help: &str, times: &Times) -> fmt::Result {
@@ -77,7 +80,7 @@ impl Collector for Figures {
         let status = &self.0;
         let mut out = Writer(encoder);
         let labels = [("version", status.version.as_str()), ("instance", status.instance.as_str())];
-        out.info("bgd", "Version and instance of the daemon", &labels)?;
+        out.info("bgd_info", "Version and instance of the daemon", &labels)?;
         out.seconds("bgd_uptime", "Uptime of the daemon", seconds(status.uptime_ms))?;
         out.unit(
             "bgd_resident_memory",

@@ -21,8 +21,11 @@ pub mod width;
 
 use std::borrow::Cow;
 
+use bgd_shared::quote;
 use bgd_shared::show::shortened_with;
 pub use bgd_shared::show::{bytes, line as clean, lines as clean_lines};
+use bgd_shared::task::{Status, Task};
+use bgd_shared::text::OsText;
 
 /// Truncates text after `most` characters, and appends its full length if truncated.
 pub fn bounded(text: &str, most: usize) -> Cow<'_, str> {
@@ -43,6 +46,40 @@ pub fn bounded_line(text: &str, most: usize) -> String {
 /// Shortens a text to at most `most` characters, as `bgd_shared::show::shortened` does, in the characters of the locale.
 pub fn shortened(text: &str, most: usize) -> String {
     shortened_with(text, most, signs::ellipsis())
+}
+
+/// What is left of a task if nothing ends its processes.
+pub const UNKILLABLE: &str = "some of its processes do not end after SIGKILL";
+
+/// Says what may be left of a task that was cancelled, or ran for too long, although the end of its processes could not
+/// be confirmed, in which case nothing more can be done about them. `None` for any other task.
+pub fn survivors(task: &Task) -> Option<String> {
+    let was_ended = task.status == Status::Cancelled || task.timed_out;
+    match (&task.on, was_ended) {
+        _ if !task.lingering => None,
+        (Some(on), _) => {
+            Some(format!("it may still run on {}, and will be ended there as soon as possible", clean(on)))
+        }
+        (None, true) => Some(UNKILLABLE.to_owned()),
+        (None, false) => None,
+    }
+}
+
+/// Lists the first `most` of these names, and counts the rest.
+pub fn listed(names: impl ExactSizeIterator<Item = String>, most: usize) -> String {
+    let rest = names.len().saturating_sub(most);
+    let listed = names.take(most).collect::<Vec<_>>().join(", ");
+    if rest > 0 { format!("{listed} and {rest} more") } else { listed }
+}
+
+/// Formats the words of a command as a line that a shell reads back.
+pub fn quoted(words: &[OsText]) -> String {
+    let mut quoted: Vec<String> = words.iter().map(|word| quote::quoted(word.as_bytes())).collect();
+    // A shell would take the program's name for an assignment.
+    if let Some(program) = quoted.first_mut().filter(|name| name.contains('=') && !name.contains('\'')) {
+        *program = format!("'{program}'");
+    }
+    quoted.join(" ")
 }
 
 #[cfg(test)]
@@ -179,6 +216,7 @@ pub mod samples {
         };
         DaemonStatus {
             active: 3,
+            shutting_down: false,
             summary: Summary { pending: 1, running: 2, ..Summary::default() },
             uptime_ms: 90_500,
             memory_bytes: 1 << 20,
@@ -194,6 +232,7 @@ pub mod samples {
             config: "/config.toml".into(),
             config_loaded: true,
             config_modified: None,
+            private_files: Vec::new(),
             tree: "session".into(),
             program: None,
             tree_reason: "no cgroup v2 is mounted here".into(),

@@ -1,13 +1,11 @@
 //! Renders why a task has not started yet, and what it starts after.
 
-use std::fmt::Write as _;
-
 use bgd_shared::order::{CancelReason, DEFAULT_GROUP, Dependency, Waiting, WaitingFor};
 use bgd_shared::show;
 use bgd_shared::task::{Attempt, Exit, Task};
 
-use super::clean;
 use super::wall::Clock;
+use super::{clean, listed};
 
 /// Maximum number of ids to list; the rest are counted.
 const IDS: usize = 2;
@@ -18,14 +16,7 @@ pub fn waits_for(task: &Task, clock: &Clock) -> Option<String> {
     let until = until.map(|until| clock.near(until));
     match reason {
         WaitingFor::Held => Some("held".to_owned()),
-        WaitingFor::After => {
-            let named: Vec<String> = ids.iter().take(IDS).map(|id| id.short()).collect();
-            let mut text = format!("after {}", named.join(", "));
-            if ids.len() > IDS {
-                let _ = write!(text, " and {} more", ids.len() - IDS);
-            }
-            Some(text)
-        }
+        WaitingFor::After => Some(format!("after {}", listed(ids.iter().map(|id| id.short()), IDS))),
         WaitingFor::Until => Some(format!("until {}", until?)),
         WaitingFor::Retry => Some(format!("retry at {}", until?)),
         WaitingFor::Batch => Some("batch".to_owned()),

@@ -5,14 +5,13 @@ use std::fmt::Write as _;
 use bgd_shared::order::DEFAULT_GROUP;
 use bgd_shared::show;
 use bgd_shared::task::{Exit, Kind, Progress, Task};
-use bgd_shared::text::OsText;
 use bgd_shared::time::Timestamp;
 
 use super::order::{attempt, cancel_reason, dependency, waiting};
 use super::question;
 use super::table::{between, run_time, signal_name, status};
 use super::wall::Clock;
-use super::{bounded, bytes, clean};
+use super::{bounded, bytes, clean, quoted, survivors};
 use crate::duration::show_ms;
 
 /// Maximum length of a prompt on a page, in characters.
@@ -62,7 +61,7 @@ pub fn task(task: &Task, clock: &Clock) -> String {
     page.maybe("session", task.session.as_deref());
     page.maybe("channel", task.channel.as_deref());
     page.maybe("key", task.key.as_deref());
-    page.maybe("time limit", task.time_limit_ms.map(show_ms).as_deref());
+    page.maybe("time limit", task.time_limit_ms.map(show::duration).as_deref());
     if !task.tags.is_empty() {
         page.line("tags", &task.tags.join(", "));
     }
@@ -79,7 +78,7 @@ pub fn task(task: &Task, clock: &Clock) -> String {
     page.time("submitted", Some(task.created_at), clock);
     page.time("started", task.started_at, clock);
     page.maybe("ready when", task.ready.as_ref().map(ToString::to_string).as_deref());
-    page.maybe("ready in", task.ready_timeout_ms.map(show_ms).as_deref());
+    page.maybe("ready in", task.ready_timeout_ms.map(show::duration).as_deref());
     page.time("ready", task.ready_at, clock);
     page.time("ended", task.completed_at, clock);
     page.time("retrieved", task.retrieved_at, clock);
@@ -94,9 +93,12 @@ pub fn task(task: &Task, clock: &Clock) -> String {
     page.maybe("suspect", task.suspect.as_deref());
     page.maybe("warning", task.warning.as_deref());
     if task.lingering {
+        let text = survivors(task);
         page.line(
             "lingering",
-            "its main process has ended, but others are still running; `bgctl cancel` ends them",
+            text.as_deref().unwrap_or(
+                "its main process has ended, but others are still running; `bgctl cancel` ends them",
+            ),
         );
     }
     output(&mut page, task, clock);
@@ -188,10 +190,11 @@ fn attention(page: &mut Page, task: &Task, now: Timestamp) {
 /// Adds what the task runs.
 fn work(page: &mut Page, task: &Task) {
     if let Some(argv) = &task.argv {
-        let words: Vec<String> = argv.iter().map(quoted).collect();
-        page.line("command", &words.join(" "));
+        page.line("command", &quoted(argv));
     }
-    page.maybe("shell", task.shell.as_ref().map(|line| line.to_string_lossy()).as_deref());
+    if let Some(line) = &task.shell {
+        page.lines("shell", line.to_string_lossy().trim_end());
+    }
     if let Some(agent) = &task.agent {
         let session = task.agent_session.as_ref().map(|session| format!(", its session {session}"));
         page.line("agent", &format!("{agent}{}", session.unwrap_or_default()));
@@ -244,9 +247,14 @@ fn tools(progress: &Progress) -> String {
 
 /// Describes the permissions that the agent was denied without asking the user; `None` if there are none.
 pub fn denied(progress: &Progress) -> Option<String> {
-    let last = progress.last_denied.as_deref().map(|what| format!(", at last: {}", clean(what)));
-    let times = if progress.denied == 1 { "once".to_owned() } else { format!("{} times", progress.denied) };
-    (progress.denied > 0).then(|| format!("{times}{}", last.unwrap_or_default()))
+    let last = progress.last_denied.as_deref().map(clean);
+    match (progress.denied, last) {
+        (0, _) => None,
+        (1, None) => Some("once".to_owned()),
+        (1, Some(what)) => Some(format!("once: {what}")),
+        (count, None) => Some(format!("{count} times")),
+        (count, Some(what)) => Some(format!("{count} times, most recently: {what}")),
+    }
 }
 
 fn exit(exit: &Exit) -> String {
@@ -255,16 +263,6 @@ fn exit(exit: &Exit) -> String {
         Exit::Signal(signal) => format!("signal {signal} ({})", signal_name(*signal)),
         Exit::Unknown(why) => format!("unknown: {why}"),
     }
-}
-
-/// Quotes an argument for a shell, so that the line can be copied.
-pub fn quoted(word: &OsText) -> String {
-    let text = word.to_string_lossy();
-    let is_plain = |character: char| character.is_alphanumeric() || "-_./=:,+@%^".contains(character);
-    if !text.is_empty() && text.chars().all(is_plain) {
-        return text.into_owned();
-    }
-    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]
@@ -420,7 +418,7 @@ mod tests {
             "agent:       codex, its session s-1",
             "mode:        plan",
             "options:     effort=high, fast=true",
-            "denied:      2 times, at last: rm x",
+            "denied:      2 times, most recently: rm x",
             "resumed:     once",
             "tools:       5 called; last: read, grep",
         ] {

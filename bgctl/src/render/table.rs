@@ -3,12 +3,13 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use bgd_shared::failure::FailureKind;
+use bgd_shared::failure::{Failure, FailureKind};
 use bgd_shared::id::TaskId;
 use bgd_shared::show;
 use bgd_shared::task::{Exit, Status, Task};
 use bgd_shared::time::Timestamp;
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Row, Table, presets};
+use nix::errno::Errno;
 
 use super::columns::{Field, context_percent, cost, cpu_ms, memory_bytes, tokens, written_bytes};
 use super::list_format::ListFormat;
@@ -478,6 +479,9 @@ pub fn status(task: &Task, clock: &Clock) -> String {
         (Some(Exit::Code(code)), Status::Failed) => format!(" ({code})"),
         (Some(Exit::Signal(signal)), Status::Failed) => format!(" ({})", signal_name(*signal)),
         (Some(Exit::Unknown(_)), Status::Failed | Status::Completed) => " (exit unknown)".to_owned(),
+        (None, Status::Failed) => {
+            task.failure.as_ref().and_then(unstarted).map_or_else(String::new, |why| format!(" ({why})"))
+        }
         (_, Status::Pending) => waits_for(task, clock).map_or_else(String::new, |what| format!(" ({what})")),
         (_, status) if status.is_active() && task.paused => " (paused)".to_owned(),
         (_, status) if status.is_active() => attention(task),
@@ -493,6 +497,19 @@ pub fn status(task: &Task, clock: &Clock) -> String {
 fn too_late(what: &str, limit_ms: Option<u64>) -> String {
     let after = limit_ms.map(|limit| format!(" after {}", show::duration(limit)));
     format!(" ({what}{})", after.unwrap_or_default())
+}
+
+/// Describes why a process was not started, in a word or two; `None` if it was.
+fn unstarted(failure: &Failure) -> Option<&'static str> {
+    // As in shells: 127 and 126 blame the program itself.
+    let why = match (failure.code, failure.errno.map(Errno::from_raw)) {
+        (Some(127), _) => "not found",
+        (Some(126), Some(Errno::EACCES | Errno::EPERM)) => "no permission",
+        (Some(126), Some(Errno::ENOEXEC)) => "not executable",
+        (Some(126), Some(Errno::EISDIR)) => "is a directory",
+        _ => "not started",
+    };
+    (failure.kind == FailureKind::Spawn).then_some(why)
 }
 
 /// Reports whether a task has failed because it was not ready in time. A cluster's own time limit may end a task

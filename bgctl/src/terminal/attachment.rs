@@ -52,6 +52,8 @@ pub struct Subject<'a> {
 #[derive(Debug)]
 pub enum AttachmentEnd {
     Ended(Box<Task>),
+    /// The signal of a key typed here ended the job.
+    Interrupted(Box<Task>, Signal),
     /// The job was cancelled because of a signal. Includes the exit code that a shell reports for that signal.
     Cancelled(Box<Task>, u8),
     /// The job was moved to the background.

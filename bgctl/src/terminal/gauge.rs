@@ -2,7 +2,7 @@
 //! that the job itself reports to the terminal takes precedence over its last line. Reports nothing in the middle of
 //! one of the job's sequences or characters. No I/O.
 
-use crate::percent;
+use crate::progress::percent;
 
 /// Maximum number of bytes of a line searched for progress, from its end.
 const LINE: usize = 4096;
@@ -165,9 +165,9 @@ mod tests {
 
     #[test]
     fn r165_own_progress_sequence_of_job_takes_precedence() {
-        for told in ["\x1b]9;4;1;42\x07", "\x1b]9;4;1;42\x1b\\", "\x1b]9;4;3\x07 7%"] {
-            assert!(gauge(told.as_bytes()).reports_itself(), "{told:?}");
-            assert_eq!(percent(told.as_bytes()), (false, None));
+        for sequence in ["\x1b]9;4;1;42\x07", "\x1b]9;4;1;42\x1b\\", "\x1b]9;4;3\x07 7%"] {
+            assert!(gauge(sequence.as_bytes()).reports_itself(), "{sequence:?}");
+            assert_eq!(percent(sequence.as_bytes()), (false, None));
         }
         assert!(!gauge(b"\x1b]0;9;4;1;42\x07").reports_itself());
         assert_eq!(percent(b"7%\n\x1bk99%\n\x1b\\"), (true, Some(7)));

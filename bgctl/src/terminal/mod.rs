@@ -19,6 +19,7 @@ mod signals;
 mod sink;
 mod talk;
 mod turn;
+mod typed_signals;
 mod view;
 mod ways_out;
 
@@ -31,8 +32,8 @@ pub use self::pass::{ENDING, SIGNALS as PASSED, outlast, pass_signals};
 pub use self::screen::{Screen, is_changed};
 pub use self::show::{SIGNALS as SHOWN, ScreenView, Seen};
 pub use self::signals::{
-    Caught, Signals, Taken, end_by, hold as hold_signals, lend, release as release_signals, signal_group,
-    stop_here,
+    Caught, Signals, Taken, end_by, end_by_interrupt, hold as hold_signals, lend, release as release_signals,
+    signal_group, stop_here,
 };
 pub use self::talk::{SIGNALS as TALKED, TextView};
 pub use self::turn::{LinkReady, LinkWants, Ready, Wants};

@@ -82,7 +82,11 @@ impl Passing {
         match caught.signal {
             // Not SIGTSTP: the job has no terminal of its own, so the kernel would not stop it.
             Signal::SIGTSTP => self.stop = Some(self.send("STOP", true)?),
-            Signal::SIGCONT => drop(self.send("CONT", true)?),
+            Signal::SIGCONT => {
+                // As in the kernel, it cancels a stop that has not happened yet.
+                self.stop = None;
+                self.send("CONT", true)?;
+            }
             _ => drop(self.send(caught.name(), caught.is_for_all())?),
         }
         Ok(())

@@ -11,7 +11,7 @@ use rustix::termios::tcgetwinsize;
 
 use super::attachment::Output;
 use crate::failure::Failure;
-use crate::percent::osc94_sequence;
+use crate::progress::percent::osc94_sequence;
 
 /// Number of bytes to queue for the terminal before no more output is accepted from the daemon, which then makes the
 /// job wait. Writing the queue is the slowest part of leaving with Ctrl-B, so the limit is small.
@@ -199,10 +199,10 @@ impl Output for Screen {
         self.is_left = true;
         let line = if self.at_line_start { "" } else { "\r\n" };
         self.at_line_start = true;
-        let told =
+        let reset =
             if std::mem::take(&mut self.shows_progress) { osc94_sequence(None) } else { String::new() };
         self.reported_percent = None;
-        self.queue(&[self.restore.as_bytes(), told.as_bytes(), line.as_bytes()].concat())
+        self.queue(&[self.restore.as_bytes(), reset.as_bytes(), line.as_bytes()].concat())
     }
 
     fn forget(&mut self) {
@@ -327,8 +327,8 @@ mod tests {
         screen.show(b"b\r\n", None).unwrap();
         screen.note_own_progress();
         screen.leave().unwrap();
-        let (told, over) = (osc94_sequence(Some(7)), osc94_sequence(None));
-        sees(&mut user, &format!("a\r\n{told}{over}b\r\n{over}"));
+        let (progress, over) = (osc94_sequence(Some(7)), osc94_sequence(None));
+        sees(&mut user, &format!("a\r\n{progress}{over}b\r\n{over}"));
     }
 
     #[test]

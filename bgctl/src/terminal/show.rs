@@ -27,6 +27,7 @@ use super::keyboard::{Keyboard, Mode};
 use super::screen::Screen;
 use super::signals::{Caught, Signals, stop_group};
 use super::turn::{Ready, Wants};
+use super::typed_signals::TypedSignals;
 use super::view::{self, DAEMON_ENDED, View};
 use crate::failure::Failure;
 use crate::remark::say;
@@ -60,6 +61,7 @@ pub struct ScreenView<'a> {
     job: Attachment<'a, Screen>,
     input: Input,
     calls: Calls,
+    typed_signals: TypedSignals,
     /// The size last reported to the daemon.
     size: TerminalSize,
     /// When to redraw the job, because a note covers it.
@@ -206,6 +208,7 @@ impl<'a> ScreenView<'a> {
             job,
             input,
             calls: Calls::default(),
+            typed_signals: TypedSignals::default(),
             size,
             noted_until: None,
             note_once_drawn: None,
@@ -281,6 +284,7 @@ impl<'a> ScreenView<'a> {
         let was_leaving = self.calls.leaving.is_some();
         let is_leaving = self.is_leaving() || self.job.is_over();
         let wants_out = self.job.ways_out.typed(bytes);
+        self.typed_signals.typed(bytes);
         let (mut refusal, mut other, mut is_pressed_again) = (None, None, false);
         let begun = self.input.push(bytes, is_leaving, || match self.job.host.jobs().pressed() {
             Press::Take(job) if job == self.job.task => PressEffect::Begin,

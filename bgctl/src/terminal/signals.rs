@@ -1,7 +1,7 @@
 //! Signals as readable events: those that bgctl handles are blocked and read from a signalfd, in the same poll loop
 //! as everything else.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
@@ -164,6 +164,17 @@ impl Drop for Taken {
 /// A system call fails.
 pub fn end_by(caught: Caught) -> Result<(), Failure> {
     raise(caught.signal).map_err(cannot_take)
+}
+
+/// Ends this process by SIGINT, which it has read or has got from elsewhere. Returns only if the signal is ignored, as
+/// in a script that is not to be interrupted.
+pub fn end_by_interrupt() {
+    // Nothing else writes it when a signal ends the process.
+    let _ = io::stdout().flush();
+    // This can't fail for a valid signal.
+    if release(&[Signal::SIGINT]).is_ok() {
+        let _ = raise(Signal::SIGINT);
+    }
 }
 
 /// Stops this process as Ctrl-Z does, so that its shell shows it as stopped, and returns when it is continued. The

@@ -86,13 +86,13 @@ mod tests {
     #[test]
     fn three_exit_keys_in_a_row_count_once_as_wish_to_leave() {
         let mut ways_out = WaysOut::default();
-        let told = |keys: &str, ways_out: &mut WaysOut| ways_out.typed(keys.as_bytes());
-        assert!(!told("\x03", &mut ways_out) && !told("\x04", &mut ways_out));
-        assert!(told("\x1a", &mut ways_out), "the third");
-        assert!(!told("\x1c\x03\x03\x03\x03", &mut ways_out), "once in a row");
+        let typed = |keys: &str, ways_out: &mut WaysOut| ways_out.typed(keys.as_bytes());
+        assert!(!typed("\x03", &mut ways_out) && !typed("\x04", &mut ways_out));
+        assert!(typed("\x1a", &mut ways_out), "the third");
+        assert!(!typed("\x1c\x03\x03\x03\x03", &mut ways_out), "once in a row");
         assert!(ways_out.is_in_row());
-        assert!(!told("q", &mut ways_out) && !ways_out.is_in_row());
-        assert!(told("\x03\x03\x03", &mut ways_out), "in the next row again");
+        assert!(!typed("q", &mut ways_out) && !ways_out.is_in_row());
+        assert!(typed("\x03\x03\x03", &mut ways_out), "in the next row again");
     }
 
     #[test]

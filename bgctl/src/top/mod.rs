@@ -28,7 +28,7 @@ use bgd_shared::client::PolledClient;
 pub use self::environment::Environment;
 use self::executor::Executor;
 use self::model::Model;
-pub use self::once::{Size, Still, each_page};
+pub use self::once::{Measurements, Size, Still, each_page};
 pub use self::task_key::{HostNo, TaskKey};
 use self::ui::Ui;
 use crate::exit::Code;

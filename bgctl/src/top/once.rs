@@ -1,18 +1,22 @@
 //! A single frame as text, for scripts and screenshots.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
+use bgd_shared::id::TaskId;
 use bgd_shared::limits::LIST_PAGE;
 use bgd_shared::request::{ListParams, ListResult};
+use bgd_shared::task::Task;
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier};
 
-use super::model::{Model, Silence};
+use super::model::{Live, Model, Silence};
 use super::task_key::HostNo;
 use super::ui::{Preview, Ui};
 use super::view::{Panes, Scene, draw, width as width_of};
 use crate::failure::Failure;
+use crate::render::columns::Measured;
 use crate::render::wall::Clock;
 use crate::state::Seen;
 
@@ -21,6 +25,13 @@ use crate::state::Seen;
 pub struct Size {
     pub rows: u16,
     pub cols: u16,
+}
+
+/// What the list does not have of running tasks.
+#[derive(Debug, Default)]
+pub struct Measurements {
+    pub usages: Measured,
+    pub percents: HashMap<TaskId, u8>,
 }
 
 /// A frame under construction.
@@ -42,6 +53,23 @@ impl Still {
         self.0.model.make_room(host, usize::try_from(page.summary.total()).unwrap_or(0));
         for task in &page.tasks {
             self.0.model.put_listed(host, task, clock);
+        }
+    }
+
+    /// Adds the measurements of a host's running tasks, which are in the list. There is only one measurement, so their
+    /// CPU use is that since they started.
+    pub fn measured(&mut self, host: HostNo, running: &[Task], measurements: &Measurements, clock: &Clock) {
+        for task in running {
+            let usage = measurements.usages.get(&task.id);
+            let cpu_ms = usage.map(|usage| usage.user_ms.saturating_add(usage.system_ms));
+            let ran_ms = task.run_time_ms(clock.now);
+            let live = Live {
+                percent: measurements.percents.get(&task.id).copied(),
+                cpu: cpu_ms.zip(ran_ms).and_then(|(cpu, ran)| cpu.saturating_mul(100).checked_div(ran)),
+                memory_bytes: usage.map(|usage| usage.memory_bytes),
+                ..Live::default()
+            };
+            self.0.model.set_live(host.task(task.id), live);
         }
     }
 

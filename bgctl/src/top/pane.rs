@@ -99,7 +99,8 @@ impl Pane {
     /// Negative offsets are from the end.
     pub fn continues_at(&self) -> i64 {
         match &self.source {
-            Source::Tail(_) if self.end <= self.next.saturating_add(TAIL) => {
+            // A smaller size means that the output was truncated.
+            Source::Tail(_) if (self.next..=self.next.saturating_add(TAIL)).contains(&self.end) => {
                 i64::try_from(self.next).unwrap_or(i64::MAX)
             }
             Source::Tail(_) | Source::Nothing | Source::Unreadable(_) | Source::Screen(..) => {
@@ -110,6 +111,11 @@ impl Pane {
 
     /// Adds bytes of the output that begin at this offset. Bytes that do not follow the known ones replace them.
     pub fn set_output(&mut self, offset: u64, bytes: &[u8]) {
+        if offset < self.next && bytes.is_empty() && matches!(self.source, Source::Tail(_)) {
+            // The output was truncated before the end that is known: it is read again.
+            (self.source, self.next, self.is_stale) = (Source::Nothing, 0, true);
+            return;
+        }
         let follows = offset == self.next;
         let mut tail = match std::mem::replace(&mut self.source, Source::Nothing) {
             Source::Tail(tail) if follows => tail,
@@ -245,6 +251,12 @@ mod tests {
         assert_eq!(text(&pane, 2, 20).trim_end(), "three\nfour");
         pane.set_output(1 << 30, b"later\n");
         assert_eq!(text(&pane, 9, 20).trim_end(), "later", "what is between is not known");
+        pane.end = 6;
+        assert!(pane.continues_at() < 0, "it was truncated");
+        pane.set_output(6, b"");
+        assert!(!pane.is_known() && pane.is_stale, "it is read again");
+        pane.set_output(0, b"short\n");
+        assert_eq!(text(&pane, 9, 20).trim_end(), "short");
     }
 
     #[test]

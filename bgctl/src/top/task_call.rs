@@ -25,8 +25,8 @@ pub enum TaskCall<T = TaskKey> {
         task: T,
         /// The number of the question.
         request: u64,
-        /// The id of the option.
-        option: String,
+        /// The id of the option; `None` denies although no option does that.
+        option: Option<String>,
     },
     /// Send a follow-up prompt.
     Prompt(T, String),

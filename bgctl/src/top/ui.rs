@@ -262,7 +262,7 @@ impl Ui {
             Ok(option) => Some(Want::Call(TaskCall::Answer {
                 task: key,
                 request: asked.request,
-                option: option.id.clone(),
+                option: option.map(|option| option.id.clone()),
             })),
             Err(why) => {
                 self.note = Some(format!("{why}; see `bgctl answer {}`", key.short()));

@@ -28,7 +28,7 @@ use super::task_key::{HostNo, TaskKey};
 use super::ui::Ui;
 use super::view::Frame;
 use crate::failure::Failure;
-use crate::percent::{LINE_BYTES, in_output};
+use crate::progress::percent::{LINE_BYTES, in_output};
 use crate::render::clean;
 use crate::render::wall::Clock;
 

@@ -113,7 +113,8 @@ pub struct AgentPart {
     /// How many questions it has asked.
     asked: u64,
     /// The number of the last question for which a notice was due; 0 for none.
-    pub told: u64,
+    #[serde(rename = "told")]
+    pub last_notified: u64,
     /// How long it may be silent, in milliseconds.
     stalled_after_ms: u64,
     /// When it is marked as stalled if it stays silent. `None` while it is not working.
@@ -138,7 +139,7 @@ impl AgentPart {
             answered: 0,
             questions: VecDeque::new(),
             asked: 0,
-            told: 0,
+            last_notified: 0,
             stalled_after_ms: work.stalled_after_ms,
             stalls_at: None,
         }
@@ -242,8 +243,8 @@ impl AgentPart {
     /// Returns whether the first question still needs a notice, and marks it as notified.
     pub fn take_notification_due(&mut self) -> bool {
         let Some(question) = self.questions.front() else { return false };
-        let is_new = question.request > self.told;
-        self.told = question.request;
+        let is_new = question.request > self.last_notified;
+        self.last_notified = question.request;
         is_new
     }
 

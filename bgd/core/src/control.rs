@@ -15,6 +15,8 @@ pub enum Control {
         key: u64,
         /// The chosen option; `None` denies.
         option: Option<Box<str>>,
+        /// Whether a user has answered, not the time limit of the question or the end of the turn.
+        by_user: bool,
     },
     /// Stop every process of the tree, including those started meanwhile.
     Pause,

@@ -73,9 +73,9 @@ impl Counters {
     /// Skips all numbers of events, items and notices that may have been published since these were written. The skip
     /// grows with time, so that no number is published twice even if these are lost repeatedly.
     pub fn skip_published(&mut self, now: Timestamp) {
-        let told = u64::try_from(now.unix_ms()).unwrap_or_default().saturating_mul(1000);
+        let lowest = u64::try_from(now.unix_ms()).unwrap_or_default().saturating_mul(1000);
         for number in [&mut self.seq, &mut self.inboxes.last, &mut self.notices] {
-            *number = number.saturating_add(LEFT_OUT).max(told);
+            *number = number.saturating_add(LEFT_OUT).max(lowest);
         }
     }
 }

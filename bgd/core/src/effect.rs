@@ -257,6 +257,8 @@ pub enum Unrepeatable {
 pub enum CoreError {
     /// No task has this id.
     NotFound(String),
+    /// No task has this id, but a batch does.
+    IsBatch(TaskId),
     /// Several tasks have ids with this prefix; lists the first ones.
     Ambiguous(String, Vec<TaskId>),
     /// The task has not completed, so it has no result.

@@ -37,6 +37,8 @@ pub struct GroupState {
     /// Whether the group is paused, so that none of its tasks start.
     pub is_paused: bool,
     pub pending: u64,
+    /// How many of the pending tasks take more slots than the group has, because the limit was lowered later.
+    pub oversized: u64,
     /// How many of its tasks have slots.
     pub running: u64,
     pub finished: u64,

@@ -238,7 +238,7 @@ impl Shared {
 }
 
 /// The cost of values that several tasks hold: each counts once.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct SharedBytes {
     bytes: usize,
     /// The number of holders of each value, by address.

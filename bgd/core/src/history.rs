@@ -46,7 +46,7 @@ pub struct Part {
 
 /// The finished tasks by their age; none while there are no limits. Those whose outputs other tasks still need (R104)
 /// are not part of it.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct History {
     limits: Option<HistoryLimits>,
     /// How many unfinished tasks and batches come after each task.
@@ -140,17 +140,41 @@ impl History {
 
     /// Reports whether a limit other than the age is exceeded.
     pub fn is_too_large(&self) -> bool {
-        let count = self.ended.len();
-        self.limits.is_some_and(|limits| {
-            let memory = self.memory.saturating_add(self.shared.total());
-            count > limits.tasks || count > 1 && (self.bytes > limits.bytes || memory > limits.memory)
-        })
+        self.limits.is_some_and(|limits| self.exceeds(limits))
+    }
+
+    fn exceeds(&self, limits: HistoryLimits) -> bool {
+        let (count, memory) = (self.ended.len(), self.memory.saturating_add(self.shared.total()));
+        count > limits.tasks || count > 1 && (self.bytes > limits.bytes || memory > limits.memory)
     }
 
     /// Returns the task to remove next; `None` if all may stay.
     pub fn next(&self, now: Timestamp) -> Option<Ordinal> {
         let is_due = self.due().is_some_and(|due| due <= now);
         (is_due || self.is_too_large()).then(|| self.ended.first().map(|(_, ordinal)| *ordinal)).flatten()
+    }
+
+    /// Counts the tasks that these limits remove at this time. `part` returns a task's entry.
+    pub fn excess(
+        &self,
+        limits: HistoryLimits,
+        now: Timestamp,
+        part: impl Fn(Ordinal) -> Option<Part>,
+    ) -> usize {
+        let is_due = self.ended.first().is_some_and(|(ended, _)| ended.plus_ms(limits.age_ms) <= now);
+        if !is_due && !self.exceeds(limits) {
+            return 0;
+        }
+        // Removes them from a copy: which ones exceed the memory depends on what they share with those that stay.
+        let mut rest = Self { limits: Some(limits), ..self.clone() };
+        let mut excess = 0;
+        while let Some(ordinal) = rest.next(now)
+            && let Some(part) = part(ordinal)
+        {
+            rest.change(ordinal, Some(part), None);
+            excess += 1;
+        }
+        excess
     }
 
     pub fn at_once() -> usize {

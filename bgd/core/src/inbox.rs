@@ -246,8 +246,8 @@ impl Inboxes {
         let done = inbox.items.partition_point(|(number, _)| *number <= upto);
         let gone: Vec<Item> = inbox.items.drain(..done).collect();
         let left = inbox.items.len();
-        let told = if inbox.lost_upto <= upto { inbox.lost_upto } else { 0 };
-        if told > 0 {
+        let reported_upto = if inbox.lost_upto <= upto { inbox.lost_upto } else { 0 };
+        if reported_upto > 0 {
             (inbox.lost, inbox.lost_upto) = (0, 0);
         }
         for (number, notice) in gone {
@@ -255,7 +255,7 @@ impl Inboxes {
             self.items.remove(&number);
             self.bytes -= notice.text_bytes();
         }
-        self.forget_loss(told);
+        self.forget_loss(reported_upto);
         self.tidy(session);
         (done, left)
     }

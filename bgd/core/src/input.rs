@@ -95,8 +95,8 @@ pub enum Request {
         id: TaskRef,
         /// The number of the question within the task.
         request: u64,
-        /// The id of the chosen option.
-        option: Box<str>,
+        /// The id of the chosen option; `None` denies, even if no option does that.
+        option: Option<Box<str>>,
     },
     /// R21: records that the result was requested.
     Retrieve {
@@ -378,6 +378,15 @@ impl Refusal {
     pub fn hint(mut self, hint: impl Into<Box<str>>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// Creates the refusal to continue a conversation that has no id.
+    pub fn without_session() -> Self {
+        let message = "the conversation has no id: its agent gave none, or was interrupted before it did";
+        Self::new(ErrorKind::SessionExpired, message).hint(
+            "submit a new task; a template agent gives ids only with `session` and `resume` in [agents.NAME], see \
+            bgd-config(5)",
+        )
     }
 }
 

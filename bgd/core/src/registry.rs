@@ -8,6 +8,7 @@ use bgd_shared::limits::LIST_PAGE_BYTES;
 use bgd_shared::rlimit::Rlimits;
 use bgd_shared::task::{Origin, Status, Summary};
 use bgd_shared::text::{Env, OsText};
+use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::effect::CoreError;
@@ -339,6 +340,11 @@ impl Registry {
                 self.history.change(*ordinal, None, self.history.part(*ordinal, task));
             }
         }
+    }
+
+    /// Counts the finished tasks that these limits remove at this time.
+    pub fn history_excess(&self, limits: HistoryLimits, now: Timestamp) -> usize {
+        self.history.excess(limits, now, |ordinal| self.history.part(ordinal, self.get(ordinal)?))
     }
 
     /// Keeps these tasks, even beyond the limits of the history, until they are released as often.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bgd_shared::agent::AgentSettings;
 use bgd_shared::id::TaskId;
 use bgd_shared::ready::Ready;
-use bgd_shared::request::{OriginTerminal, Stdin, TerminalSize};
+use bgd_shared::request::{LOCAL_EXECUTOR, OriginTerminal, Stdin, TerminalSize};
 use bgd_shared::resources::ExecutorKind;
 use bgd_shared::rlimit::Rlimits;
 use bgd_shared::task::{Exit, Kind, Origin, Status};
@@ -52,7 +52,7 @@ pub struct ExecutorName(pub &'static str);
 
 impl ExecutorName {
     /// Runs processes on this machine.
-    pub const LOCAL: Self = Self("local");
+    pub const LOCAL: Self = Self(LOCAL_EXECUTOR);
     /// Gives prompts to AI agents.
     pub const AGENT: Self = Self("agent");
 }
@@ -517,6 +517,11 @@ impl Task {
     /// Reports whether it has ended and its tree has no process left that could still be ended.
     pub fn is_settled(&self) -> bool {
         matches!(&self.state, State::Finished(finished) if finished.lingering.is_settled())
+    }
+
+    /// Reports whether it has ended and none of its processes can be left, not even one that nothing can end.
+    pub fn is_gone(&self) -> bool {
+        matches!(&self.state, State::Finished(finished) if finished.lingering == Lingering::No)
     }
 
     /// Reports whether its first run has started, so that its output exists.

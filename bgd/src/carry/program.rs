@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
+use rustix::io::ioctl_fionbio;
 use serde::{Deserialize, Serialize};
 
 use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
@@ -215,7 +216,7 @@ fn may_take_over(file: &File) -> Result<(), String> {
     }
     let mut start = [0; 4];
     if file.read_exact_at(&mut start, 0).is_err() || start != *b"\x7fELF" {
-        return Err("it is not a program".to_owned());
+        return Err("it is not an ELF executable".to_owned());
     }
     Ok(())
 }
@@ -235,19 +236,22 @@ fn run(
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| format!("it can't be executed: {error}"))?;
-    let has_ended = PidFd::open(child.id().cast_signed()).is_ok_and(|process| {
-        // Without a copy of the pidfd, the process can't be ended early.
-        if let Ok(copy) = process.try_clone() {
+    // The copy is for ending the process early.
+    let opened =
+        PidFd::open(child.id().cast_signed()).and_then(|process| Ok((process.try_clone()?, process)));
+    let has_ended =
+        opened.map_err(|error| format!("it can't be watched: {error}")).and_then(|(copy, process)| {
             trial.begin(copy);
-        }
-        let has_ended = wait_for_all([&process], Instant::now() + patience);
-        trial.end();
-        has_ended
-    });
-    if !has_ended {
+            let has_ended = wait_for_all([&process], Instant::now() + patience);
+            trial.end();
+            has_ended
+                .then_some(())
+                .ok_or_else(|| format!("it does not answer within {} s", patience.as_secs()))
+        });
+    if let Err(why) = has_ended {
         let _ = child.kill();
         let _ = child.wait();
-        return Err(format!("it does not answer within {} s", patience.as_secs()));
+        return Err(why);
     }
     let status = child.wait().map_err(|error| format!("its end can't be detected: {error}"))?;
     if status.success() {
@@ -273,11 +277,14 @@ fn failure(child: &mut Child, status: std::process::ExitStatus) -> String {
     }
 }
 
-/// Reads the remaining output of an ended program.
-fn read(pipe: Option<impl io::Read>) -> Vec<u8> {
+/// Reads the remaining output of an ended program, all of which is in the pipe. Does not wait for the end of the pipe: a
+/// process that the program left in the background may have it open.
+fn read(pipe: Option<impl io::Read + AsFd>) -> Vec<u8> {
     let mut said = Vec::new();
     // Incomplete or unreadable output is not a valid answer.
-    let _ = pipe.map(|pipe| pipe.take(ANSWER_BYTES).read_to_end(&mut said));
+    if let Some(pipe) = pipe.filter(|pipe| ioctl_fionbio(pipe, true).is_ok()) {
+        let _ = pipe.take(ANSWER_BYTES).read_to_end(&mut said);
+    }
     said
 }
 
@@ -300,7 +307,7 @@ mod tests {
         assert_eq!(refused(home.path()), "it is not a file");
         fs::write(&path, "#!/bin/sh\nexit 0\n").unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
-        assert_eq!(refused(&path), "it is not a program");
+        assert_eq!(refused(&path), "it is not an ELF executable");
         // By another process, as a child that another test starts meanwhile inherits what this one has open for writing,
         // and such a program can't be executed.
         let mut copy = Command::new("cp");
@@ -331,5 +338,20 @@ mod tests {
         assert_eq!(late, "it does not answer within 0 s");
         assert!(started.elapsed() < Duration::from_mins(5), "its own end was waited for");
         assert!(trial.lock().process.is_none());
+    }
+
+    #[test]
+    fn r122_process_that_a_program_left_in_the_background_is_not_waited_for() {
+        let home = tempfile::tempdir().unwrap();
+        let script = home.path().join("script");
+        fs::write(&script, "sleep 100 & echo $!").unwrap();
+        let sh = OwnedFd::from(File::open("/bin/sh").unwrap());
+        let input = File::open(script).unwrap().into();
+        let said = run(&sh, "-s", input, Duration::from_mins(1), &Trial::default()).unwrap();
+        let left: i32 = String::from_utf8(said).unwrap().trim().parse().unwrap();
+        let left = PidFd::open(left).unwrap();
+        let has_ended = left.has_ended();
+        left.signal(SIGKILL).unwrap();
+        assert!(!has_ended, "its end was waited for");
     }
 }

@@ -47,6 +47,8 @@ struct Queue {
     bytes: Vec<u8>,
     /// Bytes taken from the queue but not yet written.
     in_hand: usize,
+    /// Number of requests that were accepted. It is not carried over an upgrade.
+    requests: u64,
     /// Bytes that pending responses may need.
     reserved: usize,
     unanswered: usize,
@@ -99,8 +101,14 @@ impl Client {
             return false;
         }
         queue.unanswered += 1;
+        queue.requests += 1;
         queue.reserved += reserve;
         true
+    }
+
+    /// Returns the number of requests accepted so far, to find out whether the client has sent more since then.
+    pub fn requests(&self) -> u64 {
+        self.lock().requests
     }
 
     /// Releases bytes that were reserved for a response.
@@ -283,7 +291,8 @@ impl Client {
         // Nothing waits for the signals during an upgrade; the limits come from the configuration.
         let Self { id, process, leader, queue: _, written: _, room: _, read_on: _, sent_away: _, limits: _ } =
             self;
-        let Queue { bytes, in_hand, reserved, unanswered, wants_drained, closed } = &*self.lock();
+        let Queue { bytes, in_hand, requests: _, reserved, unanswered, wants_drained, closed } =
+            &*self.lock();
         (!closed).then(|| ClientState {
             id: *id,
             process: *process,
@@ -299,7 +308,7 @@ impl Client {
     /// Restores a client of the program before an upgrade.
     pub fn restore(state: ClientState, limits: ClientLimits) -> Self {
         let ClientState { id, process, leader, bytes, in_hand, reserved, unanswered, wants_drained } = state;
-        let queue = Queue { bytes, in_hand, reserved, unanswered, wants_drained, closed: false };
+        let queue = Queue { bytes, in_hand, requests: 0, reserved, unanswered, wants_drained, closed: false };
         Self { process, leader, queue: Mutex::new(queue), ..Self::new(id, limits) }
     }
 
@@ -318,7 +327,7 @@ pub enum Room {
     Daemon,
 }
 
-/// Connections that have not sent a request yet, oldest first.
+/// Connections that have not sent anything yet, oldest first.
 #[derive(Debug, Default)]
 pub struct IdleConnections(Mutex<BTreeMap<u64, (Arc<Client>, Room)>>);
 
@@ -331,7 +340,7 @@ impl IdleConnections {
         self.all().insert(client.id, (Arc::clone(client), room));
     }
 
-    /// Reports whether a connection has not sent a request yet.
+    /// Reports whether a connection has not sent anything yet.
     pub fn contains(&self, client: u64) -> bool {
         self.all().contains_key(&client)
     }

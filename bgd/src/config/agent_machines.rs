@@ -52,6 +52,7 @@ mod tests {
             let (key, what) = placed(on, more).unwrap_err();
             assert!(key == "agents.x.on" && what.contains(words), "{key} {what}");
         }
+        assert_eq!(placed("local", "protocol = \"template\"").unwrap().on, None);
         assert_eq!(placed("far", "").unwrap().on.as_ref().unwrap().ssh.shell.host, "h");
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bgd_shared::agent::{AgentProtocol, AgentSettings, Permissions, Setting};
 use bgd_shared::limits::CURRENCY_BYTES;
+use bgd_shared::request::LOCAL_EXECUTOR;
 use serde::{Deserialize, Serialize};
 
 use super::span::Span;
@@ -100,6 +101,11 @@ const NAME_BYTES: usize = 64;
 pub type Fault = (String, String);
 
 impl AgentConfig {
+    /// Reports whether variables are set, whose values may be secret.
+    pub fn has_variables(&self) -> bool {
+        self.env.as_ref().is_some_and(|env| !env.is_empty())
+    }
+
     /// Builds and checks the agent.
     ///
     /// # Errors
@@ -138,7 +144,7 @@ impl AgentConfig {
 
     /// Returns the name of the executor that the agent's program runs on; `None` for this machine.
     pub fn on(&self) -> Option<&str> {
-        self.on.as_deref()
+        self.on.as_deref().filter(|on| *on != LOCAL_EXECUTOR)
     }
 
     fn counts(&self) -> Counts {
@@ -212,7 +218,7 @@ impl AgentConfig {
                 "is not a server address: it must begin with http://, as in \"http://127.0.0.1:4096\"",
             );
         }
-        if self.on.is_some() && agent.protocol != AgentProtocol::Acp {
+        if self.on().is_some() && agent.protocol != AgentProtocol::Acp {
             return fault(".on", "requires protocol = \"acp\": only that goes over the connection");
         }
         if agent.url.is_none() && agent.command.first().is_none_or(String::is_empty) {

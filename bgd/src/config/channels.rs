@@ -271,6 +271,21 @@ fn address(key: &'static str, url: Option<&str>) -> Result<Secret, (&'static str
     }
 }
 
+impl ChannelConfig {
+    /// Reports whether a value may be a secret.
+    pub fn may_have_secret(&self) -> bool {
+        let has_some = |values: &Option<BTreeMap<String, Hidden>>| {
+            values.as_ref().is_some_and(|values| !values.is_empty())
+        };
+        self.token.is_some() || self.url.is_some() || has_some(&self.env) || has_some(&self.headers)
+    }
+
+    /// Returns the path of the file with the token, if there is one.
+    pub fn path_of_token(&self) -> Option<PathBuf> {
+        self.token_file.as_deref().and_then(|file| file_path(file).ok())
+    }
+}
+
 /// Parses an absolute path; a leading `~/` is replaced by the home directory.
 fn file_path(text: &str) -> Result<PathBuf, (&'static str, String)> {
     let path = match text.strip_prefix("~/") {

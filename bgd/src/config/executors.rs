@@ -99,6 +99,11 @@ const SLURM: &[ExecutorKind] = &[ExecutorKind::Slurm];
 const EXECUTORS: usize = 64;
 
 impl ExecutorConfig {
+    /// Reports whether variables are set, whose values may be secret.
+    pub fn has_variables(&self) -> bool {
+        self.env.as_ref().is_some_and(|env| !env.is_empty())
+    }
+
     /// Builds and checks the executor.
     ///
     /// # Errors

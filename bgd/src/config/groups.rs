@@ -23,7 +23,11 @@ pub struct GroupConfig {
 /// Checks the number, names and slots of the groups.
 pub fn check(groups: &BTreeMap<String, GroupConfig>) -> Result<(), Fault> {
     if groups.len() >= limits::GROUPS {
-        let what = format!("has {} groups; at most {} are allowed", groups.len(), limits::GROUPS - 1);
+        let what = format!(
+            "has {} groups; at most {} are allowed besides `{DEFAULT_GROUP}`",
+            groups.len(),
+            limits::GROUPS - 1
+        );
         return Err(("groups".to_owned(), what));
     }
     for (name, GroupConfig { slots }) in groups {

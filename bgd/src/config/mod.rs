@@ -5,9 +5,11 @@ mod agent_machines;
 mod agents;
 mod channels;
 mod durable;
+mod error;
 mod executors;
 mod groups;
 mod history;
+mod private;
 mod size;
 mod span;
 mod text;
@@ -24,11 +26,13 @@ use bgd_shared::dirs;
 use bgd_shared::foreground::Key;
 use bgd_shared::limits;
 use bgd_shared::request::{Limits as WireLimits, ReloadResult};
+use bgd_shared::small_file;
 use serde::{Deserialize, Serialize};
 
 pub use self::agents::{AgentConfig, KEYS as AGENT_KEYS};
 pub use self::channels::{ChannelConfig, KEYS as CHANNEL_KEYS, types as channel_types};
 pub use self::durable::Durable;
+pub use self::error::ConfigError;
 pub use self::executors::{ExecutorConfig, KEYS as EXECUTOR_KEYS};
 pub use self::groups::GroupConfig;
 pub use self::history::History;
@@ -40,6 +44,9 @@ use crate::agents::Agents;
 use crate::channels::Channels;
 use crate::core::{CoreLimits, GroupSettings};
 use crate::remotes::Remotes;
+
+/// The maximum size of the file. It is parsed as a whole, in the memory of the daemon.
+const FILE_BYTES: u64 = 1024 * 1024;
 
 /// The whole configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -161,65 +168,23 @@ impl Default for Grace {
     }
 }
 
-/// An error in a configuration file.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file can't be read.
-    #[error("{}: {source}", .path.display())]
-    Read { path: PathBuf, source: io::Error },
-    /// The file is not TOML, or a value has the wrong type.
-    #[error("{}: {message}", .path.display())]
-    Parse {
-        path: PathBuf,
-        /// The position and the problem.
-        message: String,
-    },
-    /// An unknown key.
-    #[error("{}: {place}: unknown key `{key}`{advice}", .path.display())]
-    UnknownKey {
-        path: PathBuf,
-        /// The position in the file.
-        place: String,
-        key: String,
-        /// A suggestion, starting with a semicolon; empty if there is none.
-        advice: String,
-    },
-    /// An invalid value.
-    #[error("{}: {place}`{key}` {what}", .path.display())]
-    Value {
-        path: PathBuf,
-        /// The position in the file, with a colon and a blank; empty if the file has nothing of the key.
-        place: String,
-        key: String,
-        /// The problem with the value.
-        what: String,
-    },
-    /// A value out of range.
-    #[error("{}: {place}`{key}` is {value}; it must be {range}", .path.display())]
-    Range {
-        path: PathBuf,
-        /// The position, as in [`Self::Value`].
-        place: String,
-        key: &'static str,
-        value: u64,
-        range: String,
-    },
-}
-
 impl Config {
     /// Returns the path of the file: `bgd/config.toml` in `$XDG_CONFIG_HOME`, or in `~/.config` by default.
     pub fn default_path() -> PathBuf {
         dirs::config_home().join("bgd/config.toml")
     }
 
-    /// Reads the file. A missing file means all defaults.
+    /// Reads the file. Without the default file, all defaults apply; any other file was named, and must exist.
     ///
     /// # Errors
-    /// The file can't be read or is invalid. The error names the file, the key and what the value must be.
+    /// The file can't be read, is not a regular file, is too large or is invalid. The error names the file, the key and
+    /// what the value must be.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        match std::fs::read_to_string(path) {
-            Ok(text) => Self::parse(path, &text),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+        match small_file::read(path, FILE_BYTES) {
+            Ok((text, _)) => Self::parse(path, &text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && path == Self::default_path() => {
+                Ok(Self::default())
+            }
             Err(source) => Err(ConfigError::Read { path: path.to_path_buf(), source }),
         }
     }
@@ -332,7 +297,7 @@ impl Config {
         let defaulted = changed.iter().filter(has_default).cloned().collect();
         *self = new;
         (self.durable, self.tree) = (durable, tree);
-        ReloadResult { changed, defaulted, needs_restart }
+        ReloadResult { changed, defaulted, needs_restart, cleared: 0 }
     }
 
     /// Returns the configured agents combined with the built-in ones.
@@ -446,6 +411,8 @@ mod tests {
         assert_eq!(config.max_concurrent_tasks, 3);
         assert_eq!(config.limits.output_bytes, Size(2 << 20));
         assert_eq!(config.grace.cancel.0, Duration::from_secs(90));
+        let longest = parse("grace.cancel = \"100 years\"").unwrap();
+        assert_eq!(longest.grace.cancel.0.as_millis(), limits::DURATION_MS.into());
     }
 
     #[test]
@@ -522,7 +489,10 @@ mod tests {
             ),
             ("tree = \"forest\"", "line 1, column 8: `tree` is `forest`; it must be `auto` or `session`"),
             ("[grace]\ncancel = 5", "`grace.cancel` must be a duration such as \"5s\"; it is a number"),
-            ("tree = 3", "`tree` must be a string in quotes"),
+            ("max_concurrent_tasks = 4.0", "must be a whole number; it is a fraction"),
+            ("tree = 3", "`tree` must be a string in quotes; it is a number"),
+            ("tree = true", "`tree` must be a string in quotes; it is true or false"),
+            ("tree = [\"auto\"]", "`tree` must be a string in quotes; it is a list"),
             ("allow_root = \"yes\"", "`allow_root` must be true or false; it is a string"),
             ("default_deliver_to = \"ops\"", "`default_deliver_to` must be a list of strings, such as"),
             (
@@ -558,7 +528,7 @@ mod tests {
     fn reload_reports_changed_keys_and_needed_restart() {
         let mut config = Config::default();
         let new = parse("tree = \"session\"\nallow_root = true\n[limits]\ntasks = 10").unwrap();
-        let ReloadResult { changed, defaulted, needs_restart: restart } = config.take_over(new);
+        let ReloadResult { changed, defaulted, needs_restart: restart, cleared: _ } = config.take_over(new);
         assert_eq!(changed, ["allow_root", "limits.tasks"]);
         assert!(defaulted.is_empty(), "{defaulted:?}");
         assert_eq!(restart, ["tree"]);

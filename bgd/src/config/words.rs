@@ -35,7 +35,10 @@ pub fn value_error(text: &str, error: &Error, path: &Path) -> String {
     let variant = message.strip_prefix("unknown variant ").and_then(|rest| rest.split_once(", expected "));
     match variant {
         Some((found, expected)) => format!("{place}: `{key}` is {found}; it must be {expected}"),
-        None if message.starts_with("wanted ") => format!("{place}: `{key}` must be a string in quotes"),
+        None if message.starts_with("wanted ") => {
+            let value = error.span().and_then(|span| text.get(span)).unwrap_or_default();
+            format!("{place}: `{key}` must be a string in quotes; it is {}", type_of(value))
+        }
         None => format!("{place}: `{key}`: {message}"),
     }
 }
@@ -169,14 +172,27 @@ fn types(message: &str) -> Option<(&'static str, &str)> {
     let found = match found.split([' ', '"', '`']).next().unwrap_or_default() {
         "string" => "a string",
         "integer" if message.contains("integer `-") => "a negative number",
-        "integer" | "floating" => "a number out of range",
+        "integer" => "a number out of range",
+        "floating" => "a fraction",
         "boolean" => "true or false",
         "sequence" => "a list",
         "map" => "a table",
         _ => "something else",
     };
-    let found = if found.starts_with("a number") && !is_number(expected) { "a number" } else { found };
+    let is_any_number = matches!(found, "a number out of range" | "a fraction");
+    let found = if is_any_number && !is_number(expected) { "a number" } else { found };
     Some((found, expected))
+}
+
+/// Returns the type of a value other than a string, as it begins in the file.
+fn type_of(value: &str) -> &'static str {
+    match value.as_bytes().first() {
+        Some(b't' | b'f') => "true or false",
+        Some(b'[') => "a list",
+        Some(b'{') => "a table",
+        Some(b'0'..=b'9' | b'+' | b'-') => "a number",
+        Some(_) | None => "something else",
+    }
 }
 
 fn is_number(expected: &str) -> bool {

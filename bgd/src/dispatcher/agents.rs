@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bgd_shared::agent::{AgentInfo, AgentListParams, AgentListResult, AgentProtocol, AgentSettings};
 use bgd_shared::error::{ErrorKind, RpcError};
@@ -15,9 +16,29 @@ use crate::agents::Agent;
 use crate::client::answer::Answer;
 use crate::core::{AgentWork, Command, ExecutorName, Request, State, Work};
 use crate::exec::executor::Check;
-use crate::exec::kin;
+use crate::exec::processes::ancestry;
 use crate::wire::calls::PromptRequest;
 use crate::wire::mailbox::Internal;
+
+/// How long to wait for the disks of the folders in a client's `PATH`.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Returns the error for a client whose programs can't be looked for.
+fn no_answer() -> RpcError {
+    let message = format!("the programs of agents were not found within {} s", PATIENCE.as_secs());
+    RpcError::new(ErrorKind::Internal, message)
+        .hint("a folder in PATH, or in that of an earlier agent task, is on a disk that does not answer")
+}
+
+/// The error of an agent whose check was abandoned.
+const UNCHECKED: &str = "its check was given up, as the daemon was upgraded: try again";
+
+/// Returns the entry of an agent whose check was abandoned. A template is never started for a check.
+fn unchecked(info: AgentInfo) -> AgentInfo {
+    let is_checked = info.available && info.protocol != AgentProtocol::Template;
+    let error = is_checked.then(|| UNCHECKED.to_owned());
+    AgentInfo { error: error.or(info.error), ..info }
+}
 
 impl Dispatcher {
     /// Submits a prompt once a worker has checked that the agent's program exists.
@@ -44,9 +65,11 @@ impl Dispatcher {
         command.spec.split = agent.protocol == AgentProtocol::Template;
         let owns = |session: &str| self.core.owners().owns(answer.client().id, session);
         let owned = command.spec.session.as_deref().is_some_and(owns);
-        let internals = self.internals.clone();
-        self.context.workers.later(move || {
-            let result = agent.check(&command.env);
+        let (internals, workers) = (self.internals.clone(), self.context.workers.clone());
+        let env = command.env.clone();
+        tokio::spawn(async move {
+            // If the disks do not answer, the start will show whether there is such a program.
+            let result = workers.agent_program(PATIENCE, move || agent.check(&env)).await.unwrap_or(Ok(()));
             internals.send(Internal::AgentResolved { answer, command, owned, result });
         });
     }
@@ -91,7 +114,7 @@ impl Dispatcher {
             return self.ask(answer, Shape::Plain, request);
         };
         let internals = self.internals.clone();
-        self.context.workers.later(move || match kin::may_answer(client, agent, task) {
+        self.context.workers.later(move || match ancestry::may_answer(client, agent, task) {
             Ok(()) => internals.send(Internal::MayAnswer { answer, request }),
             Err(error) => answer.refuse(&error),
         });
@@ -102,9 +125,11 @@ impl Dispatcher {
         let AgentListParams { env, check, names, inherit: _, env_fd: _ } = params;
         let env = Arc::new(env.unwrap_or_else(Env::of_this_process));
         let agents = Arc::clone(&self.agents);
-        let (found_env, internals) = (Arc::clone(&env), self.internals.clone());
-        self.context.workers.later(move || {
-            let found = agents.list(&names, &found_env);
+        let (internals, workers) = (self.internals.clone(), self.context.workers.clone());
+        let found_env = Arc::clone(&env);
+        tokio::spawn(async move {
+            let found = workers.agent_program(PATIENCE, move || agents.list(&names, &found_env)).await;
+            let found = found.unwrap_or_else(|| Err(no_answer()));
             internals.send(Internal::AgentsFound { answer, env, check, found });
         });
     }
@@ -124,11 +149,18 @@ impl Dispatcher {
             let agents = agents.into_iter().map(|(_, info)| info).collect();
             return answer.give(&AgentListResult { agents });
         }
-        let (tell, checked) = oneshot::channel();
-        self.with(ExecutorName::AGENT, |executor| executor.check(Check::Agents { agents, env, tell }));
+        let (done, checked) = oneshot::channel();
+        let mut wait = self.context.waits.begin();
+        // What is known of each agent without a start, in case the checks are given up.
+        let unchecked: Vec<AgentInfo> = agents.iter().map(|(_, info)| unchecked(info.clone())).collect();
+        self.with(ExecutorName::AGENT, |executor| executor.check(Check::Agents { agents, env, done }));
         tokio::spawn(async move {
             let ended = |_| io::Error::other("the agents can no longer be checked: their thread has ended");
-            match checked.await.map_err(ended).flatten() {
+            let agents = match wait.until(checked).await {
+                Some(checked) => checked.map_err(ended).flatten(),
+                None => Ok(unchecked),
+            };
+            match agents {
                 Ok(agents) => answer.give(&AgentListResult { agents }),
                 Err(error) => answer.refuse(&RpcError::new(ErrorKind::Internal, error.to_string())),
             }

@@ -61,8 +61,13 @@ impl Dispatcher {
         let mut wait = self.context.waits.begin();
         tokio::spawn(async move {
             match wait.until(tokio::time::timeout(DONE, join_all(done))).await {
+                Some(Ok(all)) => match all.into_iter().flatten().next() {
+                    Some(refusal) => answer.refuse(&refusal),
+                    None => give(answer),
+                },
+                Some(Err(_)) if is_signal => answer.refuse(&silence::no_answer("the signal was delivered")),
                 None if is_signal => answer.refuse(&silence::given_up("the signal was delivered")),
-                Some(_) | None => give(answer),
+                Some(Err(_)) | None => give(answer),
             }
         });
     }

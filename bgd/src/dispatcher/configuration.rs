@@ -46,13 +46,14 @@ impl Dispatcher {
         self.agents = Arc::new(self.config.agents().unwrap_or_default());
         self.remotes = Arc::new(self.config.remotes().unwrap_or_default());
         self.wait_for_restart(&mut result);
-        let ReloadResult { changed, defaulted: _, needs_restart } = &result;
+        let ReloadResult { changed, defaulted: _, needs_restart, cleared: _ } = &result;
         tracing::info!(?changed, ?needs_restart, "configuration read");
         self.executors.all().for_each(|executor| executor.configure(&self.agents, &self.remotes));
         // Agents may now have a mode that makes the warnings obsolete.
         self.agent_warnings.clear();
         self.notifier.configure(self.config.channels().unwrap_or_default(), self.config.limits.channel_queue);
         let (limits, groups) = (self.config.core_limits(), self.config.group_settings());
+        result.cleared = self.report_excess();
         self.handle(Input::Configure { limits, groups });
         self.context.outputs.set_limit(self.config.limits.output_bytes.0);
         self.subscribers.set_limit(self.config.limits.event_history_bytes);
@@ -62,6 +63,16 @@ impl Dispatcher {
         if let Some(answer) = asked {
             answer.give(&result);
         }
+    }
+
+    /// Logs how many finished tasks the limits of the history are about to clear, and returns the number: what they had
+    /// written is gone for good.
+    pub(super) fn report_excess(&self) -> u64 {
+        let tasks = self.core.history_excess(self.now(), &self.config.core_limits());
+        if tasks > 0 {
+            tracing::warn!(tasks, "finished tasks exceed the limits, and are cleared with their output");
+        }
+        tasks as u64
     }
 
     /// Names the changes that an executor does not apply before a restart, such as the folder of files in use.

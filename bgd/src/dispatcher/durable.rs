@@ -39,7 +39,7 @@ pub struct LeftRuns {
     /// Whether these include every process that announced itself and whose end was not written down.
     pub is_complete: bool,
     /// The last number of the reported events that may not be written down; `None` if unknown.
-    pub told: Option<u64>,
+    pub sent_seq: Option<u64>,
 }
 
 impl LeftRuns {
@@ -96,14 +96,15 @@ impl Dispatcher {
     /// Continues the state that an earlier daemon wrote, and the runs that it left. Other runs are lost, for the reason
     /// `why`, unless they certainly did not start.
     pub fn begin_again(&mut self, mut kept: Kept, left: LeftRuns, why: &str) {
-        let LeftRuns { mut runs, unread, is_complete, told } = left;
+        let LeftRuns { mut runs, unread, is_complete, sent_seq } = left;
         let notices = std::mem::take(&mut kept.notices);
         self.core = Core::restore(self.config.core_limits(), self.config.group_settings(), kept);
         if self.durable.is_some() {
             self.core.track();
         }
-        let did_more = self.core.number_after(self.now(), told);
+        let did_more = self.core.number_after(self.now(), sent_seq);
         self.subscribers.continue_numbering_after(self.core.seq());
+        self.report_excess();
         // Must precede later notices.
         self.notify_again(notices);
         if let Some(durable) = &mut self.durable {

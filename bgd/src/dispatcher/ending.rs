@@ -9,13 +9,15 @@ use crate::exec::left::SparedProcesses;
 #[derive(Debug, Default)]
 pub struct Ending {
     over_at: Option<Instant>,
-    pub(super) is_hurried: bool,
+    pub(super) is_urgent: bool,
     /// Whether the tasks here can outlive the daemon. Those elsewhere always can.
     pub(super) can_leave: bool,
     /// The tasks that a durable daemon leaves to the next one.
     pub(super) leaves: LeavePolicy,
     /// Identifies the processes that it leaves.
     pub(super) left: SparedProcesses,
+    /// Whether it leaves runs on other machines or clusters.
+    pub(super) leaves_elsewhere: bool,
 }
 
 impl Ending {
@@ -25,13 +27,18 @@ impl Ending {
     }
 
     /// Reports whether the daemon received a second signal and must hurry.
-    pub fn is_hurried(&self) -> bool {
-        self.is_hurried
+    pub fn is_urgent(&self) -> bool {
+        self.is_urgent
     }
 
     /// Returns the criteria that identify the processes left running.
     pub fn left(&self) -> &SparedProcesses {
         &self.left
+    }
+
+    /// Reports whether anything is left running, here or elsewhere.
+    pub fn leaves_any(&self) -> bool {
+        self.leaves_elsewhere || !self.left.is_empty()
     }
 
     /// Limits the shutdown to `time` from `now`. Never extends the deadline.

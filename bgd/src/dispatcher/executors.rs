@@ -60,9 +60,9 @@ impl Dispatcher {
     }
 
     fn check(&mut self, remote: &Arc<Remote>) -> oneshot::Receiver<ExecutorCheck> {
-        let (tell, result) = oneshot::channel();
+        let (done, result) = oneshot::channel();
         let remote = Arc::clone(remote);
-        self.with(remote.kind().into(), |executor| executor.check(Check::Place { remote, tell }));
+        self.with(remote.kind().into(), |executor| executor.check(Check::Place { remote, done }));
         result
     }
 
@@ -126,8 +126,8 @@ mod tests {
         let (begun, mut wait) = (Instant::now(), Waits::default().begin());
         let (_slow, slow) = oneshot::channel();
         let (_hung, hung) = oneshot::channel();
-        let (tell, works) = oneshot::channel();
-        let _ = tell.send(ExecutorCheck { ok: true, ..ExecutorCheck::default() });
+        let (done, works) = oneshot::channel();
+        let _ = done.send(ExecutorCheck { ok: true, ..ExecutorCheck::default() });
         for (remote, check, words) in [
             (remote("slow", 30), slow, Some("no answer within 40 s")),
             // Both have been waited for at the same time.

@@ -26,9 +26,9 @@ impl Dispatcher {
         let Some(executor) = self.executors.of(HANDOFF_EXECUTOR) else { return };
         let (internals, params) = (self.internals.clone(), Box::new(handoff.params.clone()));
         let client = Arc::clone(answer.client());
-        let tell =
+        let callback =
             Box::new(move |task, result| internals.send(Internal::Offered { answer, params, task, result }));
-        executor.offer(TaskId::random(), handoff, &client, tell);
+        executor.offer(TaskId::random(), handoff, &client, callback);
     }
 
     /// Asks the core to take over a process after its inspection.

@@ -47,8 +47,8 @@ use crate::core::{
 };
 use crate::exec::context::Context;
 use crate::exec::executor::{Ask, Executors};
+use crate::exec::input::unread::UnreadBytes;
 use crate::exec::messages::{ExecutorMessage, Inherited};
-use crate::exec::unread::UnreadBytes;
 use crate::notify::Notifier;
 use crate::os::clock::{Clock, sleep_until};
 use crate::os::wall_clock::WallClock;

@@ -47,8 +47,8 @@ impl Dispatcher {
         if let Some(since) = params.since.filter(|since| *since > self.subscribers.seq()) {
             let message = format!("`since` is {since}, but the latest event is {}", self.subscribers.seq());
             let error = RpcError::new(ErrorKind::InvalidParams, message);
-            return answer
-                .refuse(&error.hint("the number comes from another daemon: compare `instance` of `hello`"));
+            let hint = "the number comes from another daemon; use 0 for all events that this one has kept";
+            return answer.refuse(&error.hint(hint));
         }
         let ids: Result<HashSet<TaskId>, CoreError> =
             params.ids.iter().map(|id| self.core.get(id).map(|task| task.id)).collect();
@@ -132,7 +132,9 @@ impl Dispatcher {
             channels: self.notifier.status(),
             unreported: self.notifier.unreported(),
             outputs_watched: self.context.outputs.is_watching(),
+            limit_errors: self.context.outputs.limit_errors(),
             journal: self.durable.as_ref().map(|durable| durable.warnings()).unwrap_or_default(),
+            is_shutting_down: self.is_shutting_down(),
         };
         self.identity.status(&self.core, &self.config, counted)
     }

@@ -14,7 +14,7 @@ use crate::exec::executor::Close;
 const LAST: Duration = Duration::from_secs(15);
 
 /// Like [`LAST`], after a second signal.
-const LAST_IN_A_HURRY: Duration = Duration::from_secs(2);
+const URGENT_LAST: Duration = Duration::from_secs(2);
 
 /// How long executors and channels may take to end by themselves before they are forced to, and subscribers to catch
 /// up.
@@ -24,13 +24,14 @@ impl Dispatcher {
     /// Shuts down on a signal. A second signal forces an immediate end.
     pub(super) fn terminate(&mut self, signal: &str) {
         tracing::info!(signal, "shutting down");
-        self.context.is_told_to_end.store(true, Ordering::Relaxed);
+        self.context.is_terminating.store(true, Ordering::Relaxed);
         let is_second = self.core.is_closing();
         let grace_ms = is_second.then_some(0);
         let request = self.prepare_shutdown(grace_ms, LeavePolicy::All);
         if is_second {
-            self.ending.is_hurried = true;
-            self.ending.limit(self.clock.now(), LAST_IN_A_HURRY);
+            self.ending.is_urgent = true;
+            self.ending.limit(self.clock.now(), URGENT_LAST);
+            self.announce_stop();
         }
         let to = ReplyTo { client: 0, call: 0 };
         self.handle(Input::Request { to, request });
@@ -58,6 +59,7 @@ impl Dispatcher {
         self.ending.leaves = leaves;
         // Clients that wait for the daemon do not restart it from now on, however it ends.
         self.record_phase(holder::Phase::Ending);
+        self.announce_stop();
         Request::Shutdown { grace_ms, leaves }
     }
 
@@ -79,6 +81,7 @@ impl Dispatcher {
     pub(super) fn leave_all(&mut self) {
         if self.ending.leaves != LeavePolicy::Nothing {
             self.executors.all().for_each(|executor| executor.leave(&mut self.ending.left));
+            self.ending.leaves_elsewhere = self.core.leaves_runs_elsewhere();
         }
     }
 
@@ -97,7 +100,7 @@ impl Dispatcher {
     /// Reports whether an executor is still busy, a notice is still undelivered, or a subscriber has events left to
     /// read. Once the shutdown is forced, it does not wait for subscribers: a stalled one would block everything.
     pub(super) fn is_busy(&self) -> bool {
-        let waits = self.forced_at.is_some() && !self.ending.is_hurried;
+        let waits = self.forced_at.is_some() && !self.ending.is_urgent;
         self.executors.is_busy() || self.notifier.is_busy() || (waits && self.subscribers.are_behind())
     }
 }

@@ -37,6 +37,9 @@ pub struct State {
     /// How long they were held back before that.
     #[serde(default)]
     pub held: Duration,
+    /// The daemon's peak memory so far, in KiB; 0 if it is unknown.
+    #[serde(default)]
+    pub peak_kib: i64,
     /// The version of the previous program.
     pub from: String,
     /// The pending response to the upgrade request, sent when the upgrade is done.

@@ -21,7 +21,7 @@ use crate::client::answer::Answer;
 use crate::exec::output::OutputFolder;
 use crate::journal::{self, JournalFile};
 use crate::os::clock::Stamp;
-use crate::os::memory;
+use crate::os::{memory, pidfd};
 use crate::wire::connection::ConnectionsState;
 use crate::wire::mailbox::{Internal, Mailbox};
 
@@ -143,7 +143,7 @@ impl Dispatcher {
         }
     }
 
-    fn is_shutting_down(&self) -> bool {
+    pub(super) fn is_shutting_down(&self) -> bool {
         self.core.is_closing() || self.ended
     }
 
@@ -237,6 +237,7 @@ impl Dispatcher {
         Ok(State {
             since,
             held,
+            peak_kib: pidfd::daemon_peak_kib().unwrap_or(0),
             from: env!("CARGO_PKG_VERSION").to_owned(),
             asked,
             next: Some(next.path.as_os_str().into()),
@@ -284,6 +285,13 @@ impl Dispatcher {
     pub(super) fn record_phase(&self, phase: holder::Phase) {
         if let Some(upgrade_context) = &self.upgrade_context {
             (upgrade_context.says)(phase);
+        }
+    }
+
+    /// Tells the service manager when the shutdown is over at the latest.
+    pub(super) fn announce_stop(&self) {
+        if let (Some(upgrade_context), Some(at)) = (&self.upgrade_context, self.ending.over_at()) {
+            (upgrade_context.stopping)(at.saturating_duration_since(self.clock.now()));
         }
     }
 }

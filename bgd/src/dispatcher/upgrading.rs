@@ -25,6 +25,8 @@ pub struct UpgradeContext {
     pub state: Box<CaptureResources>,
     /// Publishes the daemon's phase, for clients that get no answer.
     pub says: Box<dyn Fn(holder::Phase)>,
+    /// Announces to the service manager that the dispatcher ends within this time.
+    pub stopping: fn(Duration),
 }
 
 #[derive(Debug)]

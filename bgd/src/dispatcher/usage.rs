@@ -11,8 +11,8 @@ use tokio::time::timeout;
 use super::Dispatcher;
 use crate::client::answer::Answer;
 use crate::core::{Snapshot, State};
-use crate::exec::members::descendants_of;
-use crate::exec::usage::live;
+use crate::exec::processes::members::descendants_of;
+use crate::exec::supervise::usage::live;
 use crate::wire::refusals;
 
 /// The timeout for measuring one task. A task that takes longer, as its processes hang in the kernel, is left out.

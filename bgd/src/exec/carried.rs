@@ -12,11 +12,11 @@ use serde_json::value::RawValue;
 
 use super::helper::{Life, Purpose};
 use super::input::UnreadState;
-use super::mark::Mark;
 use super::messages::Inherited;
 use super::output::follow::Tracked;
-use super::progress::Progress;
+use super::processes::mark::Mark;
 use super::ready::ProbeState;
+use super::supervise::progress::Progress;
 use super::terminal::still::FollowedState;
 use crate::carry::{CarriedFds, Fd, ReceivedFds};
 use crate::client::answer::AnswerState;
@@ -43,8 +43,8 @@ pub struct LocalState {
     #[serde(default)]
     pub(super) helpers: Vec<HelperState>,
     /// The processes that adopted the orphans of a killed daemon.
-    #[serde(default)]
-    pub(super) fosters: Vec<i32>,
+    #[serde(default, rename = "fosters")]
+    pub(super) subreapers: Vec<i32>,
 }
 
 /// The keeper's data about a run, from which the next daemon continues the run if this one is killed.
@@ -125,6 +125,9 @@ pub(super) struct FlowState {
     /// The pipe that a socket is drained through: read end, write end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) via: Option<(Fd, Fd)>,
+    /// The read end of that pipe, if the keeper's message had no place for the write end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) via_out: Option<Fd>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -5,14 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::adopted::Adopted;
 use super::helper::UnclaimedHelpers;
+use super::input::unread::Unread;
 use super::messages::{Facts, Reports};
 use super::output::OutputFolder;
 use super::output::follow::OutputWatch;
+use super::processes::adopted::Adopted;
 use super::silence::Waits;
-use super::unread::Unread;
-use super::workers::Workers;
+use super::threads::workers::Workers;
 
 /// Shared handles, cheap to clone.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub struct Context {
     /// Counts the bytes that clients have written and tasks have not read.
     pub unread: Unread,
     /// Set when a signal asks the daemon to end; the cgroups of tasks are kept from then on, until the daemon ends.
-    pub is_told_to_end: Arc<AtomicBool>,
+    pub is_terminating: Arc<AtomicBool>,
     pub socket: Arc<Path>,
 }
 
@@ -59,7 +59,7 @@ impl Context {
             helpers: UnclaimedHelpers::default(),
             waits: Waits::default(),
             unread: Unread::default(),
-            is_told_to_end: Arc::default(),
+            is_terminating: Arc::default(),
             socket,
         }
     }

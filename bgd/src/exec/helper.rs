@@ -8,7 +8,7 @@ use bgd_shared::task::Exit;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
 
-use super::members::{AGENT_MARK, BRIDGE_MARK, HOOK_MARK};
+use super::processes::members::{AGENT_MARK, BRIDGE_MARK, HOOK_MARK};
 use crate::core::Fact;
 use crate::os::pidfd::PidFd;
 

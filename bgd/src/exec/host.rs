@@ -16,8 +16,8 @@ use tokio::sync::{oneshot, watch};
 
 use super::context::Context;
 pub use super::helper::{Alive, Life, Purpose, Watcher};
-use super::members::TASK_MARK;
 use super::messages::{Report, Reports, StartOrder, Streams};
+use super::processes::members::TASK_MARK;
 use crate::core::{Spec, Work};
 use crate::os::pidfd::PidFd;
 pub use crate::os::pidfd::SIGKILL;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
+use bgd_shared::limits::FDS_PER_FRAME;
 use bgd_shared::proc;
 use bgd_shared::request::TerminalSize;
 use rustix::fs::{FileType, fstat};
@@ -17,16 +18,16 @@ use super::awaited::Awaited;
 use super::carried::{FlowState, JobState, LeftState, ProcessState, TerminalState};
 use super::handed::copies::FlowCopy;
 use super::input::UnreadState;
-use super::mark::{self, Mark};
-use super::members::{self, Stat, TASK_MARK};
-use super::progress::Progress;
-use super::pty::{Pty, size_of};
+use super::processes::mark::{self, Mark};
+use super::processes::members::{self, Stat, TASK_MARK};
 use super::ready::ProbeState;
+use super::supervise::progress::Progress;
 use super::terminal::still::{self, FollowedState};
 use super::tree::Tree;
 use crate::carry::{CarriedFds, Fd, ReceivedFds};
 use crate::core::{SpawnFailure, Spec};
 use crate::keeper::{self, Kept, Key};
+use crate::os::pty::{Pty, size_of};
 use crate::os::spawn::Spawned;
 
 /// A run that the keeper holds.
@@ -134,7 +135,7 @@ impl HeldRun {
         else {
             return Ok(());
         };
-        let (master, output) = followed.master_and_output();
+        let ((master, output), began_at) = (followed.master_and_output(), followed.began_at());
         let missing = || io::Error::other("its terminal was not passed on");
         let (Some(master), Some(output)) = (self.came.get(master), self.came.get(output)) else {
             return Err(missing());
@@ -143,11 +144,12 @@ impl HeldRun {
         // The descriptor is open for appending only.
         let path = format!("/proc/self/fd/{}", output.as_raw_fd());
         let mut file = File::open(path)?;
-        let told = file.metadata()?.len();
-        file.seek(SeekFrom::Start(told.saturating_sub(SHOWN)))?;
+        let length = file.metadata()?.len();
+        // What an earlier attempt wrote is not on this terminal.
+        file.seek(SeekFrom::Start(length.saturating_sub(SHOWN).max(began_at)))?;
         let mut shown = Vec::new();
         file.take(SHOWN).read_to_end(&mut shown)?;
-        followed.restore(size, &shown, told);
+        followed.restore(size, &shown, length);
         Ok(())
     }
 
@@ -222,6 +224,7 @@ impl Copies {
             offset: 0,
             is_losing: false,
             via: via.map(|via| (self.add(via.out), self.add(via.into))),
+            via_out: None,
         }
     }
 
@@ -230,11 +233,11 @@ impl Copies {
     /// # Errors
     /// The terminal's size can't be read.
     pub(super) fn add_terminal(&mut self, terminal: still::Copies) -> io::Result<FollowedState> {
-        let still::Copies { master, slave, leader_news, output } = terminal;
+        let still::Copies { master, slave, leader_news, output, began_at } = terminal;
         let size = size_of(&master)?;
         let master = self.add(master);
         let sides = [slave, leader_news].map(|side| side.map(|copy| self.add(copy)));
-        Ok(FollowedState::of_new(size, master, sides, self.add(output)))
+        Ok(FollowedState::of_new(size, began_at, master, sides, self.add(output)))
     }
 
     /// Returns the message for the keeper, with the descriptors besides that of the process.
@@ -242,12 +245,30 @@ impl Copies {
     /// # Errors
     /// The state can't be written.
     pub(super) fn seal(
-        self,
+        mut self,
         process: ProcessState,
-        drains: Vec<FlowState>,
+        mut drains: Vec<FlowState>,
     ) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+        self.fit(&mut drains);
         let Self { named: _, names, all } = self;
         Ok((text_of(process, drains, names)?, all))
+    }
+
+    /// Leaves out write ends of pipes that sockets are drained through, as long as there are too many descriptors for one
+    /// message: the next daemon can open those ends again.
+    fn fit(&mut self, drains: &mut [FlowState]) {
+        for flow in drains {
+            // One place is for the descriptor of the process.
+            if self.names.len() < FDS_PER_FRAME {
+                return;
+            }
+            let Some((out, into)) = flow.via.take() else { continue };
+            flow.via_out = Some(out);
+            if let Some(place) = self.names.iter().position(|name| *name == into) {
+                self.names.remove(place);
+                self.all.remove(place);
+            }
+        }
     }
 }
 
@@ -292,7 +313,10 @@ impl<'a> Starting<'a> {
             ProcessState { cgroup, mark, split, input, probe, ..ProcessState::left(*task, *run) };
         if let Some(StartingIn { leader, leader_news, pty, size, output }) = terminal {
             let sides = [&pty.slave, leader_news].map(|side| Some(parcel.add(side)));
-            let followed = FollowedState::of_new(size, parcel.add(&pty.master), sides, parcel.add(output));
+            let began_at = fstat(output).ok().and_then(|stat| u64::try_from(stat.st_size).ok());
+            let master = parcel.add(&pty.master);
+            let output = parcel.add(output);
+            let followed = FollowedState::of_new(size, began_at.unwrap_or(0), master, sides, output);
             let job = JobState { pid: OF_MESSAGE, handle: Fd::OF_PROCESS, name: pty.name.clone() };
             (process.leader, process.handle) = (leader.pid, Some(parcel.add(&leader.pidfd)));
             let (owed, typists) = (Vec::new(), Vec::new());
@@ -390,7 +414,7 @@ impl SparedProcesses {
     }
 
     /// Returns the processes that have adopted orphans of the runs, as far as visible. Blocks like [`Self::owns`].
-    pub fn fosters(&self) -> BTreeSet<i32> {
+    pub fn subreapers(&self) -> BTreeSet<i32> {
         if self.tasks.is_empty() {
             return BTreeSet::new();
         }

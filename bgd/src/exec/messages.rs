@@ -13,12 +13,12 @@ use tokio::sync::mpsc;
 
 use super::awaited::Awaited;
 use super::helper::{Purpose, Watcher};
-use super::mark::Mark;
-use super::pty::Pty;
+use super::processes::mark::Mark;
 use crate::core::{Fact, RunPlace, SpawnFailure, Spec};
 use crate::keeper::Key;
-use crate::keeper::client::Socket;
+use crate::keeper::socket::Socket;
 use crate::os::pidfd::PidFd;
+use crate::os::pty::Pty;
 
 /// The order to start a process.
 #[derive(Debug)]
@@ -134,7 +134,7 @@ pub enum Report {
         process: TaskId,
         signal: i32,
     },
-    /// The keeper with this pid is gone.
+    /// The keeper with this pid is gone, or no other daemon could reach it.
     KeeperGone { pid: i32 },
     /// Another keeper has replaced the one that is gone.
     KeeperCame,

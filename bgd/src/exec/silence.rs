@@ -1,5 +1,6 @@
-//! Clients that wait for the answer of another machine. An upgrade in place can't carry these waits, and must not
-//! depend on a machine that does not respond: the waits are abandoned, and each client receives an error.
+//! Clients that wait for the answer of another machine or of an agent. An upgrade in place can't carry these waits, and
+//! must not depend on what does not respond: the waits are abandoned, and each client receives an error, or what is
+//! known already.
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use tokio::sync::watch;
@@ -45,6 +46,12 @@ pub const UNCHECKED: &str = "it did not answer before the daemon was upgraded";
 /// Returns the error for a client whose call was abandoned; `what` may or may not have been done.
 pub fn given_up(what: &str) -> RpcError {
     let message = format!("the daemon was upgraded before an answer came: it is not known whether {what}");
+    RpcError::new(ErrorKind::Internal, message).hint("check the task, and repeat it if necessary")
+}
+
+/// Returns the error for a client whose order was not answered in time; `what` may or may not have been done.
+pub fn no_answer(what: &str) -> RpcError {
+    let message = format!("no answer came in time: it is not known whether {what}");
     RpcError::new(ErrorKind::Internal, message).hint("check the task, and repeat it if necessary")
 }
 

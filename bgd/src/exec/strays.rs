@@ -5,9 +5,9 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::adopted::Adopted;
 use super::left::SparedProcesses;
-use super::members;
+use super::processes::adopted::Adopted;
+use super::processes::members;
 use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
 use bgd_shared::proc;
 
@@ -15,7 +15,7 @@ use bgd_shared::proc;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The same for a daemon that must end quickly.
-const PATIENCE_IN_A_HURRY: Duration = Duration::from_secs(1);
+const URGENT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Finds strays. Records which children of this process are not the daemon's.
 #[derive(Debug)]
@@ -44,11 +44,11 @@ impl Strays {
     /// durable daemon leaves to the next one, and its keeper; `output` is the folder of the outputs.
     pub fn end(
         &self,
-        is_hurried: bool,
+        is_urgent: bool,
         (left, keeper): (&SparedProcesses, Option<i32>),
         output: &Path,
     ) -> bool {
-        let patience = if is_hurried { PATIENCE_IN_A_HURRY } else { PATIENCE };
+        let patience = if is_urgent { URGENT_PATIENCE } else { PATIENCE };
         let deadline = Instant::now() + patience;
         loop {
             let strays = self.find((left, keeper), output);

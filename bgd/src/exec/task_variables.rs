@@ -5,9 +5,10 @@ use std::ffi::CString;
 
 use bgd_shared::order::DEFAULT_GROUP;
 use bgd_shared::request::Stream;
+use bgd_shared::text::Env;
 
 use super::output::OutputFolder;
-use crate::core::{AfterTask, RunPlace};
+use crate::core::{AfterTask, RunPlace, Spec};
 
 /// The lowest of the task's slots.
 const SLOT: &str = "BGD_SLOT";
@@ -40,6 +41,25 @@ pub fn is_variable(name: &str) -> bool {
 /// Reports whether this is the name of a variable that contains a path, which is meaningless on another machine.
 pub fn is_path(name: &str) -> bool {
     name.starts_with(AFTER_FILE)
+}
+
+/// The beginning of the tag by which a daemon marks its tasks on another machine, and of their parent session. The tasks
+/// that those submit in turn do not inherit the tag.
+pub const DAEMON_TAG: &str = "bgd:";
+
+/// Returns the variables of a task that the daemon of another machine has submitted: it has its place there, and the
+/// slots and groups here mean nothing to its user. `None` for any other task, as its submitter may be a task, which has
+/// variables of its own.
+pub fn given(spec: &Spec, env: &Env) -> Option<Vec<CString>> {
+    let is_of_daemon = spec.session.as_ref().is_some_and(|session| session.starts_with(DAEMON_TAG))
+        && spec.tags.iter().any(|tag| tag.starts_with(DAEMON_TAG));
+    // An earlier version sends none of them.
+    if !is_of_daemon || env.get(GROUP).is_none() {
+        return None;
+    }
+    let given = env.0.iter().filter(|(name, _)| is_variable(name));
+    let of = |name: &str, value: &[u8]| CString::new([name.as_bytes(), b"=", value].concat()).ok();
+    Some(given.filter_map(|(name, value)| of(name, value.as_bytes())).collect())
 }
 
 /// Returns the variables of a process with this place.
@@ -77,4 +97,27 @@ fn output_of(other: &AfterTask, folder: &OutputFolder) -> String {
         None => folder.files(other.id, false),
     };
     files.path(Stream::Stdout).to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r145_only_a_task_of_another_daemon_brings_its_variables_along() {
+        let env = |list: &[(&str, &str)]| {
+            list.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
+        };
+        let sent: Env = env(&[("A", "1"), (GROUP, "far"), (SLOTS, "0")]);
+        let tags = ["bgd:here:/run/bgd.sock".into()];
+        let session = Some("bgd:3f2a".into());
+        let of_daemon = Spec { tags: tags.clone().into(), session, ..Spec::of_daemon() };
+        let given_there = given(&of_daemon, &sent).unwrap();
+        assert_eq!(given_there, [c"BGD_GROUP=far".to_owned(), c"BGD_SLOTS=0".to_owned()]);
+        assert_eq!(given(&of_daemon, &env(&[(SLOT, "1")])), None, "an earlier version does not send them");
+        let of_a_task = Spec { tags: ["mine".into()].into(), ..Spec::of_daemon() };
+        assert_eq!(given(&of_a_task, &sent), None);
+        let tagged = Spec { tags: tags.into(), session: Some("work".into()), ..Spec::of_daemon() };
+        assert_eq!(given(&tagged, &sent), None, "anybody may use such a tag");
+    }
 }

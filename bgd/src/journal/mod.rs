@@ -134,16 +134,13 @@ pub fn reopen(state: &Path, durability: Durability, instance: &str) -> Result<Op
     let folder = state.join("journal");
     let lock = lock(&folder)?;
     let unusable = |why: String| OpenError::Unusable { folder: folder.clone(), why };
-    let reopened = || -> rusqlite::Result<Store> {
-        let mut store = Store::open(&folder.join(FILE), durability == Durability::Synced)?;
-        store.read_envs()?;
-        store.trust()?;
-        Ok(store)
-    };
-    let store = reopened().map_err(|error| unusable(words(&error)))?;
+    let failed = |error: rusqlite::Error| unusable(words(&error));
+    let mut store = Store::open(&folder.join(FILE), durability == Durability::Synced).map_err(failed)?;
+    // First, as nothing else of a later format may be readable, and its file must not be changed.
     if let Some(format) = store.later_format() {
         return Err(unusable(of_later(format)));
     }
+    store.read_envs().and_then(|()| store.trust()).map_err(failed)?;
     if store.head().is_none_or(|head| head.instance != instance) {
         return Err(unusable("it is not this daemon's".to_owned()));
     }
@@ -231,14 +228,33 @@ impl JournalFile {
     /// # Errors
     /// Returns the problem and how to fix it, as a sentence.
     pub fn check(&self) -> Result<(), String> {
-        if self.id.is_some() && FileId::of(&self.path) == self.id {
-            return Ok(());
+        if self.is_there() { Ok(()) } else { Err(format!("the journal {}", self.missing())) }
+    }
+
+    fn is_there(&self) -> bool {
+        self.id.is_some() && FileId::of(&self.path) == self.id
+    }
+
+    /// Reports whether the file was at its path once, but no longer is.
+    fn is_gone(&self) -> bool {
+        // Any other error is one of the disk, for which writing fails, too.
+        let is_missing = || {
+            let kind = std::fs::symlink_metadata(&self.path).map_err(|error| error.kind());
+            matches!(kind, Err(io::ErrorKind::NotFound | io::ErrorKind::NotADirectory))
+        };
+        match (self.id, FileId::of(&self.path)) {
+            (None, _) => false,
+            (Some(_), None) => is_missing(),
+            (Some(own), Some(there)) => own != there,
         }
+    }
+
+    fn missing(&self) -> String {
         let path = self.path.display();
-        Err(format!(
-            "the journal {path} was removed, moved or replaced: put its folder back, or restart the daemon, which then \
-             begins without these tasks"
-        ))
+        format!(
+            "{path} was removed, moved or replaced: put its folder back, or restart the daemon, which then begins without \
+             these tasks"
+        )
     }
 }
 
@@ -263,8 +279,8 @@ impl fmt::Debug for Writes {
 }
 
 impl Journal {
-    /// Starts the journal's thread. `next_mark` returns the number of the next mark of a process tree; `tell` is called
-    /// after every transaction, on the journal's thread.
+    /// Starts the journal's thread. `next_mark` returns the number of the next mark of a process tree; `report` is
+    /// called after every transaction, on the journal's thread.
     ///
     /// # Errors
     /// No thread can be started.
@@ -273,16 +289,25 @@ impl Journal {
         head: Head,
         note: &Note,
         next_mark: impl Fn() -> u32 + Send + 'static,
-        tell: impl Fn(Recorded) + Send + 'static,
+        report: impl Fn(Recorded) + Send + 'static,
     ) -> io::Result<Self> {
         let Opened { store, lock, folder, .. } = opened;
         lock.write_note(note);
         let (orders, ordered) = mpsc::channel();
         let is_stopped = Arc::new(AtomicBool::new(false));
-        let (next_mark, tell, told) = (Box::new(next_mark), Box::new(tell), Arc::clone(&is_stopped));
-        let mut writer =
-            Writer { store, room: None, folder, head, next_mark, tell, is_stopped: told, _lock: lock };
-        let file = Some(JournalFile::in_folder(&writer.folder));
+        let (next_mark, report, shared) = (Box::new(next_mark), Box::new(report), Arc::clone(&is_stopped));
+        let file = JournalFile::in_folder(&folder);
+        let mut writer = Writer {
+            store,
+            file: file.clone(),
+            room: None,
+            folder,
+            head,
+            next_mark,
+            report,
+            is_stopped: shared,
+            _lock: lock,
+        };
         let trouble: Option<Arc<str>> = writer.is_short().then(|| FULL.into());
         let found = trouble.clone();
         let (ending, ended) = mpsc::channel();
@@ -292,7 +317,7 @@ impl Journal {
         };
         let thread = thread::Builder::new().name("journal".to_owned()).spawn(run)?;
         let thread = Writes::Thread { orders: Some(orders), thread: Some(thread), ended };
-        Ok(Self { writes: thread, trouble, file, is_stopped })
+        Ok(Self { writes: thread, trouble, file: Some(file), is_stopped })
     }
 
     /// Creates a journal without thread and file for a simulation; `take` receives the changes of each step.
@@ -356,12 +381,13 @@ impl Taken {
 
 struct Writer {
     store: Store,
+    file: JournalFile,
     /// `None` while there is no log.
     room: Option<Room>,
     folder: PathBuf,
     head: Head,
     next_mark: Box<dyn Fn() -> u32 + Send>,
-    tell: Box<dyn Fn(Recorded) + Send>,
+    report: Box<dyn Fn(Recorded) + Send>,
     is_stopped: Arc<AtomicBool>,
     _lock: ProcessLock,
 }
@@ -370,7 +396,7 @@ impl Writer {
     fn run(mut self, ordered: &Receiver<(u64, Changes)>, trouble: Option<Arc<str>>) {
         let mut taken = Taken { unwritten: Merged::default(), upto: 0, is_written: true, trouble };
         if taken.trouble.is_some() {
-            (self.tell)(taken.recorded());
+            (self.report)(taken.recorded());
         }
         loop {
             let next = if taken.trouble.is_some() {
@@ -412,12 +438,16 @@ impl Writer {
         }
         taken.is_written = failed.is_none();
         taken.trouble = failed.or_else(|| self.is_short().then(|| FULL.into()));
-        (self.tell)(taken.recorded());
+        (self.report)(taken.recorded());
         !is_over
     }
 
     /// Writes the changes and empties `unwritten`. On failure, keeps them and returns the reason.
     fn write(&mut self, unwritten: &mut Merged) -> Option<Arc<str>> {
+        // The file is still open, but the next daemon would not find it.
+        if self.file.is_gone() {
+            return Some(self.file.missing().into());
+        }
         self.head.next_mark = (self.next_mark)();
         match self.store.write(&self.head, unwritten) {
             Ok(()) => {

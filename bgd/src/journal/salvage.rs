@@ -13,7 +13,7 @@ use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::begin::{Fault, begin};
-use super::store::{FILE, Head, Merged, Read, Store};
+use super::store::{FILE, Head, LOG, Merged, Read, Store};
 use crate::os::clock::Stamp;
 use crate::os::files::private_folder;
 
@@ -61,7 +61,7 @@ impl Damage {
 }
 
 fn files() -> [String; 4] {
-    [FILE.to_owned(), format!("{FILE}-wal"), format!("{FILE}-shm"), format!("{FILE}-journal")]
+    [FILE.to_owned(), LOG.to_owned(), format!("{FILE}-shm"), format!("{FILE}-journal")]
 }
 
 /// Writes a new journal with the readable parts of the damaged one in this folder. `why` describes the damage;

@@ -67,7 +67,7 @@ pub struct Head {
     pub boot: String,
     /// When the core's clock started, on the clock of that boot.
     pub epoch: Stamp,
-    /// An upper bound for the number of the next mark of a process tree.
+    /// The number of the next mark of a process tree when this was written. Later ones may have been used since.
     pub next_mark: u32,
     /// Whether the daemon was stopped on request.
     #[serde(default)]

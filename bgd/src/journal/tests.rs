@@ -67,10 +67,10 @@ fn head() -> Head {
 /// Writes the changes, each task separately, and waits until they are written.
 fn write(folder: &Path, core: &mut Core, steps: &[std::ops::Range<u128>]) {
     let opened = open(folder, Durability::Written).unwrap();
-    let (told, hears) = mpsc::channel();
-    let tell = move |recorded| drop(told.send(recorded));
+    let (reports, hears) = mpsc::channel();
+    let report = move |recorded| drop(reports.send(recorded));
     let note = Note { instance: INSTANCE.to_owned(), ..Note::default() };
-    let journal = Journal::start(opened, head(), &note, || 9, tell).unwrap();
+    let journal = Journal::start(opened, head(), &note, || 9, report).unwrap();
     for (number, ids) in (1..).zip(steps) {
         submit(core, ids.clone());
         journal.write(number, core.take_changes(now()).expect("something has changed"));
@@ -512,14 +512,15 @@ fn r130_step_arriving_during_a_space_check_is_written_before_it_is_reported() {
     let mut core = core();
     submit(&mut core, 1..4);
     let Opened { store, lock, folder: journal, .. } = read(folder.path());
-    let (told, hears) = mpsc::channel();
+    let (reports, hears) = mpsc::channel();
     let mut writer = Writer {
         store,
+        file: JournalFile::in_folder(&journal),
         room: None,
         folder: journal,
         head: head(),
         next_mark: Box::new(|| 9),
-        tell: Box::new(move |recorded| drop(told.send(recorded))),
+        report: Box::new(move |recorded| drop(reports.send(recorded))),
         is_stopped: Arc::default(),
         _lock: lock,
     };
@@ -529,7 +530,6 @@ fn r130_step_arriving_during_a_space_check_is_written_before_it_is_reported() {
     orders.send((1, core.take_changes(now()).unwrap())).unwrap();
 
     assert!(writer.turn(&mut taken, Err(RecvTimeoutError::Timeout), &ordered));
-
     let Recorded { upto, is_written, .. } = hears.recv().unwrap();
     assert_eq!((upto, is_written), (1, true));
     // As after a kill: nothing else is written.
@@ -547,7 +547,7 @@ fn r130_unreadable_counters_never_reuse_numbers() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("journal").join(FILE);
         write(folder.path(), &mut core(), std::slice::from_ref(&(1..4)));
-        let mut told = [1 << 32; 3];
+        let mut published = [1 << 32; 3];
         // Even if the counters are lost again at once, the numbers must grow.
         for _ in 0..2 {
             rusqlite::Connection::open(&file).unwrap().execute_batch(damage).unwrap();
@@ -558,8 +558,8 @@ fn r130_unreadable_counters_never_reuse_numbers() {
             let opened = read(folder.path());
             let found = numbers(&opened);
             assert!(
-                found.iter().zip(told).all(|(found, told)| *found > told),
-                "{damage}: {found:?}, {told:?}"
+                found.iter().zip(published).all(|(found, published)| *found > published),
+                "{damage}: {found:?}, {published:?}"
             );
             drop(opened);
             let opened = read(folder.path());
@@ -573,7 +573,7 @@ fn r130_unreadable_counters_never_reuse_numbers() {
             // As the daemon before was stopped, it seems to have reported nothing.
             assert!(!again.number_after(now(), Some(0)));
             assert_eq!(again.seq(), found[0], "{damage}");
-            told = found;
+            published = found;
         }
     }
 }
@@ -582,12 +582,12 @@ fn r130_unreadable_counters_never_reuse_numbers() {
 fn r130_numbers_skip_ahead_if_more_was_reported_than_written() {
     let before = core();
     let counters = |core: &Core| core.counters(now());
-    let again = |told| {
+    let again = |sent_seq| {
         let kept = Kept { counters: counters(&before), ..Kept::default() };
         let mut again = Core::restore(LIMITS, [].into(), kept);
         let did_more =
-            again.number_after(Now { wall: Timestamp::from_unix_ms(1_000_000_000), ..now() }, told);
-        assert_eq!(did_more, told != Some(before.seq()));
+            again.number_after(Now { wall: Timestamp::from_unix_ms(1_000_000_000), ..now() }, sent_seq);
+        assert_eq!(did_more, sent_seq != Some(before.seq()));
         counters(&again)
     };
     let seq = before.seq();

@@ -2,11 +2,8 @@
 //! close descriptors. If the keeper has no room for an order, a thread sends it, so that a stopped keeper blocks no
 //! caller.
 
-use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
@@ -14,24 +11,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bgd_shared::fds;
-use bgd_shared::proc::ProcessStat;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use bgd_shared::limits::FDS_PER_FRAME;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socketpair};
 
+use super::reach::Reached;
 pub use super::reach::{NotFound, dismiss};
-use super::reach::{Reached, new_socket, set_timeouts, with_address};
-use super::{ARGUMENT, BACKLOG, Kept, Key, Message, MessageKind, PATIENCE, SOCKET};
-use crate::os::files::remove_if_there;
-use crate::os::pidfd::{PidFd, wait_for_all};
-use crate::os::spawn::{ChildStack, JobControl, Plan, spawn};
-use crate::os::watch;
+use super::socket::Socket;
+use super::start::{reap, start};
+use super::{Kept, Key, MESSAGE_BYTES, Message, MessageKind, PATIENCE, SOCKET, is_crowded, is_passing};
 
 /// The delay before another attempt to start a keeper, and the maximum wait for all orders to be sent.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The name of a new keeper's socket until it is moved into place.
-const NEW_SOCKET: &str = "keeper.new";
+/// The delay before another attempt to send descriptors while too many are in flight.
+const CROWDED: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 pub struct Keeper {
@@ -41,48 +34,22 @@ pub struct Keeper {
     unsent: Arc<AtomicUsize>,
 }
 
-/// The socket to a keeper's process, and its PID.
-#[derive(Debug)]
-pub struct Socket {
-    pub socket: OwnedFd,
-    pub pid: i32,
-    /// The keeper's process, if it is a child of this process, which must therefore reap it.
-    pub child: Option<PidFd>,
-}
-
-impl Socket {
-    /// The socket to the keeper that the program before this one had. That program's children are this one's.
-    pub fn restore(socket: OwnedFd, pid: i32) -> Self {
-        let parent = || ProcessStat::of(pid)?.field::<u32>(4);
-        let child = if parent() == Some(std::process::id()) { PidFd::open(pid).ok() } else { None };
-        Self { socket, pid, child }
-    }
-
-    /// Reports whether the keeper is gone. It sends nothing, so only its end makes the socket readable.
-    pub fn is_gone(&self) -> bool {
-        let socket = PollFd::new(self.socket.as_fd(), PollFlags::POLLIN);
-        poll(&mut [socket], PollTimeout::ZERO) == Ok(1)
-    }
-}
-
-impl AsFd for Socket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
 /// The socket to the current keeper.
 #[derive(Debug)]
 struct Link {
     socket: Mutex<Arc<Socket>>,
     is_new: Condvar,
     /// The last number of the reported events that may not be written down; 0 for none.
-    told: AtomicU64,
+    sent_seq: AtomicU64,
 }
 
 impl Link {
-    fn new(socket: Socket, told: u64) -> Self {
-        Self { socket: Mutex::new(Arc::new(socket)), is_new: Condvar::new(), told: AtomicU64::new(told) }
+    fn new(socket: Socket, sent_seq: u64) -> Self {
+        Self {
+            socket: Mutex::new(Arc::new(socket)),
+            is_new: Condvar::new(),
+            sent_seq: AtomicU64::new(sent_seq),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Arc<Socket>> {
@@ -98,7 +65,7 @@ pub struct Found {
     /// another one.
     pub is_complete: bool,
     /// The last number of the reported events that may not be written down; 0 for none.
-    pub told: u64,
+    pub sent_seq: u64,
 }
 
 enum Order {
@@ -107,7 +74,7 @@ enum Order {
         descriptors: Vec<OwnedFd>,
     },
     /// Start another keeper in place of the one that is gone, then call this.
-    Renew(Tell),
+    Renew(RenewedCallback),
     /// Move every further keeper with this function.
     PlaceNext(Placing),
     /// Report that everything before this was sent.
@@ -118,7 +85,7 @@ enum Order {
 type Placing = Box<dyn Fn(i32) -> io::Result<()> + Send>;
 
 /// Called when there is another keeper.
-type Tell = Box<dyn FnOnce() + Send>;
+type RenewedCallback = Box<dyn FnOnce() + Send>;
 
 impl Keeper {
     /// Starts a keeper for the instance with this folder. If it `is_doubtful`, it counts as incomplete until
@@ -140,7 +107,7 @@ impl Keeper {
     /// # Errors
     /// The keeper is gone although it did not end by itself, or it may be alive but does not send what it holds.
     pub fn find(folder: &Path) -> Result<(Option<Self>, Found), NotFound> {
-        let nothing = || Ok((None, Found { runs: Vec::new(), is_complete: true, told: 0 }));
+        let nothing = || Ok((None, Found { runs: Vec::new(), is_complete: true, sent_seq: 0 }));
         let Some(reached) = Reached::connect(folder)? else { return nothing() };
         let (mut runs, pid) = match reached.receive_all() {
             // The keeper was just ending, as it held nothing.
@@ -148,15 +115,15 @@ impl Keeper {
             received => received?,
         };
         let number = |kept: &Kept| kept.text.first_chunk().copied().map_or(0, u64::from_le_bytes);
-        let told = runs.iter().filter(|kept| kept.key == Key::OF_EVENTS).map(number).max().unwrap_or(0);
+        let sent_seq = runs.iter().filter(|kept| kept.key == Key::OF_EVENTS).map(number).max().unwrap_or(0);
         runs.retain(|kept| kept.key != Key::OF_EVENTS);
         let of_all = runs.len();
         runs.retain(|kept| !kept.descriptors.is_empty());
         let is_complete = runs.len() == of_all;
-        let link = Link::new(Socket { socket: reached.into_socket(), pid, child: None }, told);
+        let link = Link::new(Socket { socket: reached.into_socket(), pid, child: None }, sent_seq);
         let folder = folder.to_path_buf();
         let keeper = Self::with(move || Ok((folder, link))).map_err(NotFound::Silent)?;
-        Ok((Some(keeper), Found { runs, is_complete, told }))
+        Ok((Some(keeper), Found { runs, is_complete, sent_seq }))
     }
 
     /// Takes over the keeper of the program before this one, which had written everything down.
@@ -171,7 +138,7 @@ impl Keeper {
     /// Starts the thread, which becomes the parent of the keepers that it starts.
     fn with(connect: impl FnOnce() -> io::Result<(PathBuf, Link)> + Send + 'static) -> io::Result<Self> {
         let (orders, ordered) = mpsc::channel();
-        let (tell, told) = mpsc::channel();
+        let (done, result) = mpsc::channel();
         let unsent = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&unsent);
         let run = move || {
@@ -181,15 +148,15 @@ impl Keeper {
             let (folder, link) = match begun {
                 Ok((folder, link)) => (folder, Arc::new(link)),
                 Err(error) => {
-                    let _ = tell.send(Err(error));
+                    let _ = done.send(Err(error));
                     return;
                 }
             };
-            let _ = tell.send(Ok(Arc::clone(&link)));
+            let _ = done.send(Ok(Arc::clone(&link)));
             Sender { folder, link, unsent: counter, wanted: None, before: None, place: None }.run(&ordered);
         };
         thread::Builder::new().name("keeper".to_owned()).spawn(run)?;
-        let link = told.recv().map_err(io::Error::other)??;
+        let link = result.recv().map_err(io::Error::other)??;
         Ok(Self { link, orders, unsent })
     }
 
@@ -207,8 +174,17 @@ impl Keeper {
     }
 
     /// Makes the keeper hold these descriptors, replacing those held for the same run. The pidfd comes first.
-    pub fn keep(&self, key: Key, pid: i32, text: &[u8], descriptors: Vec<OwnedFd>) {
+    ///
+    /// # Errors
+    /// They do not fit into a message, or the text does not: no keeper can hold them.
+    pub fn keep(&self, key: Key, pid: i32, text: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<()> {
+        if descriptors.len() > FDS_PER_FRAME || text.len() > MESSAGE_BYTES {
+            let (count, bytes) = (descriptors.len(), text.len());
+            let why = format!("the keeper can't hold {count} descriptors and {bytes} bytes for one process");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
         self.send(&Message { word: MessageKind::Keep, key, pid, text }, descriptors);
+        Ok(())
     }
 
     /// Makes the keeper close the descriptors of a run. Call it once the run's end is written down.
@@ -222,10 +198,10 @@ impl Keeper {
         self.send(&Message { word: MessageKind::Part, key, pid: 0, text: &[place] }, Vec::new());
     }
 
-    /// Starts another keeper and calls `tell` once it is there, on another thread. The new keeper holds nothing and
+    /// Starts another keeper and calls `callback` once it is there, on another thread. The new keeper holds nothing and
     /// counts as incomplete until [`Self::complete`].
-    pub fn renew(&self, tell: impl FnOnce() + Send + 'static) {
-        self.order(Order::Renew(Box::new(tell)));
+    pub fn renew(&self, callback: impl FnOnce() + Send + 'static) {
+        self.order(Order::Renew(Box::new(callback)));
     }
 
     /// Has `place` move every keeper that replaces another one, on a separate thread, before the keeper is used. A
@@ -236,17 +212,17 @@ impl Keeper {
     }
 
     /// Notes that events up to this number were reported but are not written down; 0 for none.
-    pub fn note_told(&self, seq: u64) {
+    pub fn note_sent(&self, seq: u64) {
         if seq == 0 {
             return;
         }
-        self.link.told.fetch_max(seq, Ordering::AcqRel);
+        self.link.sent_seq.fetch_max(seq, Ordering::AcqRel);
         self.send(&Message::of_events(&seq.to_le_bytes()), Vec::new());
     }
 
     /// Notes that all reported events are written down.
-    pub fn forget_told(&self) {
-        if self.link.told.swap(0, Ordering::AcqRel) > 0 {
+    pub fn forget_sent(&self) {
+        if self.link.sent_seq.swap(0, Ordering::AcqRel) > 0 {
             self.close(Key::OF_EVENTS);
         }
     }
@@ -263,9 +239,9 @@ impl Keeper {
 
     /// Waits until everything is sent, for a second at most.
     pub fn settle(&self) {
-        let (tell, told) = mpsc::channel();
-        let _ = self.orders.send(Order::Settle(tell));
-        let _ = told.recv_timeout(AGAIN);
+        let (done, settled) = mpsc::channel();
+        let _ = self.orders.send(Order::Settle(done));
+        let _ = settled.recv_timeout(AGAIN);
     }
 
     /// Reports whether everything was sent.
@@ -299,7 +275,7 @@ struct Sender {
     link: Arc<Link>,
     unsent: Arc<AtomicUsize>,
     /// The notification for another keeper, and when to try to start that one.
-    wanted: Option<(Tell, Instant)>,
+    wanted: Option<(RenewedCallback, Instant)>,
     /// The keeper to be replaced, if it lives: it has left this process for lack of descriptors.
     before: Option<Reached>,
     /// Moves another keeper to its place.
@@ -316,24 +292,43 @@ impl Sender {
             };
             match next {
                 Ok(Order::Send { message, descriptors }) => self.send(&message, &descriptors),
-                Ok(Order::Renew(tell)) => {
-                    self.wanted = Some((tell, Instant::now()));
+                Ok(Order::Renew(callback)) => {
+                    self.wanted = Some((callback, Instant::now()));
                     self.before = self.living();
                     self.renew();
                 }
                 Ok(Order::PlaceNext(place)) => self.place = Some(place),
-                Ok(Order::Settle(tell)) => _ = tell.send(()),
+                Ok(Order::Settle(done)) => _ = done.send(()),
                 Err(mpsc::RecvTimeoutError::Timeout) => self.renew(),
                 Err(mpsc::RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
+    /// Sends a message, as soon as there is room. If the keeper is gone, the next one receives everything anew.
     fn send(&self, message: &[u8], descriptors: &[OwnedFd]) {
         let socket = Arc::clone(&self.link.lock());
         let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
-        if let Err(error) = fds::send(&*socket, message, &descriptors) {
-            tracing::warn!(%error, "the keeper of running tasks did not accept an order");
+        let mut is_logged = false;
+        loop {
+            match fds::send(&*socket, message, &descriptors) {
+                Err(error) if is_passing(&error) => {
+                    socket.wake();
+                    if !std::mem::replace(&mut is_logged, true) {
+                        tracing::warn!(
+                            pid = socket.pid,
+                            "the keeper of running tasks is slow: waiting for it"
+                        );
+                    }
+                }
+                // No event reports when fewer descriptors are in flight.
+                Err(error) if is_crowded(&error) => thread::sleep(CROWDED),
+                Err(error) => {
+                    tracing::warn!(%error, "the keeper of running tasks did not accept an order");
+                    break;
+                }
+                Ok(_) => break,
+            }
         }
         self.unsent.fetch_sub(1, Ordering::AcqRel);
     }
@@ -346,14 +341,14 @@ impl Sender {
 
     /// Starts another keeper. If that fails, tries again later, as no event reports when it would succeed.
     fn renew(&mut self) {
-        let Some((tell, _)) = self.wanted.take() else { return };
+        let Some((callback, _)) = self.wanted.take() else { return };
         let started = start(&self.folder, &self.notes()).and_then(|socket| match self.place(&socket) {
             Ok(()) => Ok(socket),
             Err(error) => {
                 // This keeper holds nothing, so it ends without a daemon.
                 let Socket { socket, pid: _, child } = socket;
                 drop(socket);
-                bury(child.as_ref());
+                reap(child.as_ref());
                 Err(error)
             }
         });
@@ -361,18 +356,20 @@ impl Sender {
             Ok(socket) => {
                 let gone = std::mem::replace(&mut *self.link.lock(), Arc::new(socket));
                 self.link.is_new.notify_all();
-                // It would hold open what this daemon closes, such as the standard input of a task.
+                // It may live, out of the next daemon's reach. It would hold open what this daemon closes, such as the
+                // standard input of a task.
+                let _ = fds::send_now(&*gone, &Message::bare(MessageKind::End).encode(), &[]);
                 if let Some(before) = self.before.take() {
                     before.end();
                 }
-                bury(gone.child.as_ref());
+                reap(gone.child.as_ref());
                 drop(gone);
                 self.unsent.fetch_sub(1, Ordering::AcqRel);
-                tell();
+                callback();
             }
             Err(error) => {
                 tracing::error!(%error, "no keeper: killing the daemon ends its tasks");
-                self.wanted = Some((tell, Instant::now() + AGAIN));
+                self.wanted = Some((callback, Instant::now() + AGAIN));
             }
         }
     }
@@ -384,86 +381,21 @@ impl Sender {
 
     /// Returns the first messages to a keeper that replaces another one: it lacks the processes announced to that.
     fn notes(&self) -> Vec<Vec<u8>> {
-        let told = self.link.told.load(Ordering::Acquire);
-        let told = (told > 0).then(|| Message::of_events(&told.to_le_bytes()).encode());
-        [Message::bare(MessageKind::Keep).encode()].into_iter().chain(told).collect()
+        let sent_seq = self.link.sent_seq.load(Ordering::Acquire);
+        let note = (sent_seq > 0).then(|| Message::of_events(&sent_seq.to_le_bytes()).encode());
+        [Message::bare(MessageKind::Keep).encode()].into_iter().chain(note).collect()
     }
-}
-
-/// Waits for the end of a keeper that is a child of this process, and reaps it.
-fn bury(child: Option<&PidFd>) {
-    if let Some(child) = child {
-        wait_for_all([child], Instant::now() + PATIENCE);
-        child.reap();
-    }
-}
-
-/// Starts a keeper's process. It receives the messages in `first` even if this process dies. All signals must be
-/// blocked in this thread.
-fn start(folder: &Path, first: &[Vec<u8>]) -> io::Result<Socket> {
-    let flags = SocketFlags::CLOEXEC;
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    set_timeouts(&ours)?;
-    for message in first {
-        fds::send(&ours, message, &[])?;
-    }
-    let (listener, number) = listener_in(folder)?;
-    let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
-    let text = |text: &[u8]| CString::new(text).map_err(io::Error::other);
-    // Shows the keeper's owner in process lists.
-    let whose =
-        std::env::var_os("HOME").map(|home| text(&[b"HOME=", home.as_bytes()].concat())).transpose()?;
-    let plan = Plan {
-        // The file that this daemon was started from, even if another file has taken its name since.
-        programs: &[text(b"/proc/self/exe")?],
-        argv: &[
-            text(b"bgd")?,
-            text(ARGUMENT.as_bytes())?,
-            text(folder.as_os_str().as_bytes())?,
-            text(number.to_string().as_bytes())?,
-        ],
-        env: whose.as_slice(),
-        folder: c"/",
-        umask: 0o077,
-        rlimits: &[],
-        reset_signals: &[libc::SIGTERM],
-        stdio: [theirs.as_fd(), listener.as_fd(), null.as_fd()],
-        cgroup: None,
-        control: JobControl::Session,
-        announce: None,
-    };
-    let spawned = spawn(&plan, &mut ChildStack::default()).map_err(|error| io::Error::from(error.errno))?;
-    tracing::debug!(pid = spawned.pid, "started the keeper");
-    Ok(Socket { socket: ours, pid: spawned.pid, child: Some(spawned.pidfd) })
-}
-
-/// Creates the socket that the next daemon will connect to, replacing that of a keeper that was ended. It is moved into
-/// place in one step: a folder without a socket means that the keeper held nothing, so if this process were killed in
-/// between, the next daemon would restart what has just been started. Also returns the inode number of the socket.
-fn listener_in(folder: &Path) -> io::Result<(OwnedFd, u64)> {
-    let (listener, new) = (new_socket()?, folder.join(NEW_SOCKET));
-    remove_if_there(&new)?;
-    with_address(folder, NEW_SOCKET, |address| bind(&listener, address))?;
-    listen(&listener, BACKLOG)?;
-    let number = std::fs::metadata(&new)?.ino();
-    std::fs::rename(new, folder.join(SOCKET))?;
-    Ok((listener, number))
-}
-
-/// Waits until the keeper at this socket is gone.
-///
-/// # Errors
-/// The runtime can't watch the socket.
-pub async fn until_gone(socket: Arc<Socket>) -> io::Result<()> {
-    watch::readable(socket.socket.try_clone()?)?.readable().await?.retain_ready();
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
+    use nix::sys::wait::{WaitPidFlag, waitpid};
+    use nix::unistd::Pid;
+    use rustix::net::sockopt::{Timeout, set_socket_send_buffer_size, set_socket_timeout};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     use super::*;
+    use crate::os::pidfd::{PidFd, wait_for_all};
 
     /// A keeper does not end by itself while it holds a note: the first write of a daemon may fail.
     #[test]
@@ -471,9 +403,9 @@ mod tests {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let keeper = Keeper::restore(Path::new("/"), Socket { socket: ours, pid: 0, child: None }).unwrap();
-        for told in 0..3 {
-            keeper.note_told(told);
-            keeper.forget_told();
+        for seq in 0..3 {
+            keeper.note_sent(seq);
+            keeper.forget_sent();
         }
         drop(keeper);
         let mut heard = Vec::new();
@@ -490,30 +422,45 @@ mod tests {
         );
     }
 
-    /// A folder without a socket means that the keeper held nothing, whenever the daemon is killed.
+    /// A lost order to close a standard input would leave a task waiting for its end.
     #[test]
-    fn r126_keeper_socket_is_replaced_without_a_gap() {
-        let folder = tempfile::tempdir().unwrap();
-        // As left by a daemon that was killed in between.
-        std::fs::write(folder.path().join(NEW_SOCKET), "").unwrap();
-        drop(listener_in(folder.path()).unwrap());
-        let is_over = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let looks = scope.spawn(|| {
-                for look in 0_u32.. {
-                    let is_last = is_over.load(Ordering::Relaxed);
-                    let reached = Reached::connect(folder.path());
-                    assert!(!matches!(reached, Ok(None)), "no socket is there at look {look}");
-                    if is_last {
-                        return;
-                    }
-                }
-            });
-            (0..2000).for_each(|_| drop(listener_in(folder.path()).unwrap()));
-            is_over.store(true, Ordering::Relaxed);
-            looks.join().unwrap();
-        });
-        let names = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
-        assert_eq!(names.collect::<Vec<_>>(), [SOCKET]);
+    fn r126_orders_to_a_stopped_keeper_reach_it_once_it_continues() {
+        const NOTES: u64 = 200;
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        // The least that the system allows.
+        set_socket_send_buffer_size(&ours, 0).unwrap();
+        set_socket_timeout(&ours, Timeout::Send, Some(Duration::from_millis(1))).unwrap();
+        let keeper = Keeper::restore(Path::new("/"), Socket { socket: ours, pid: 0, child: None }).unwrap();
+        (1..=NOTES).for_each(|seq| keeper.note_sent(seq));
+        assert!(!keeper.is_idle(), "there is room for all");
+        keeper.settle();
+        drop(keeper);
+        let heard = std::iter::repeat_with(|| fds::receive(&theirs, &mut [0; 64]).unwrap().0);
+        assert_eq!(heard.take_while(|count| *count > 0).count() as u64, NOTES);
+    }
+
+    /// An upgrade waits until all orders are sent.
+    #[test]
+    fn r126_stopped_keeper_without_room_is_continued() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        set_socket_send_buffer_size(&ours, 0).unwrap();
+        set_socket_timeout(&ours, Timeout::Send, Some(Duration::from_millis(1))).unwrap();
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "kill -STOP $$; cat >/dev/null; exit 7"]).stdin(theirs);
+        let mut process = command.spawn().unwrap();
+        let pid = process.id().cast_signed();
+        drop(command);
+        waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WUNTRACED)).unwrap();
+        let socket = Socket { socket: ours, pid, child: None };
+        let keeper = Keeper::restore(Path::new("/"), socket).unwrap();
+        (1..=200).for_each(|seq| keeper.note_sent(seq));
+        drop(keeper);
+        let handle = PidFd::open(pid).unwrap();
+        wait_for_all([&handle], Instant::now() + Duration::from_mins(1));
+        // Ends only a process that would wait forever.
+        let _ = process.kill();
+        assert_eq!(process.wait().unwrap().code(), Some(7));
     }
 }

@@ -8,11 +8,15 @@
 pub mod client;
 pub mod process;
 mod reach;
+pub mod socket;
+mod start;
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use bgd_shared::id::TaskId;
+use nix::errno::Errno;
 
 /// The first argument that makes a process a keeper.
 pub const ARGUMENT: &str = "--keeper";
@@ -34,6 +38,16 @@ const HEAD_BYTES: usize = 25;
 
 /// The offset of the PID in a message.
 pub const PID_AT: usize = 21;
+
+/// Reports whether there is just no room for a message now.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// Reports whether this user has too many descriptors in flight to send more now.
+fn is_crowded(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::ETOOMANYREFS as i32)
+}
 
 /// The subject of a message: a run of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

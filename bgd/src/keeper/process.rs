@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,10 +20,10 @@ use rustix::net::{Shutdown, SocketFlags, accept_with, listen, shutdown};
 
 use super::{
     ARGUMENT, BACKLOG, HEAD_BYTES, Key, MESSAGE_BYTES, Message, MessageKind, NOBODY_ELSE,
-    OTHERS_MAY_SAY_MORE, SOCKET,
+    OTHERS_MAY_SAY_MORE, SOCKET, is_crowded, is_passing,
 };
 use crate::os::inherited;
-use crate::os::pidfd::PidFd;
+use crate::os::pidfd::{self, PidFd};
 
 /// How long the keeper holds ended processes if no daemon comes: as long as a durable daemon keeps finished tasks by
 /// default.
@@ -156,9 +156,7 @@ impl Connection {
                 let descriptors: Vec<_> = held.descriptors.iter().map(AsFd::as_fd).collect();
                 match fds::send_now(&self.socket, &held.message, &descriptors) {
                     Err(error) if is_passing(&error) => return,
-                    Err(error) if error.raw_os_error() == Some(Errno::ETOOMANYREFS as i32) => {
-                        return self.is_crowded = true;
-                    }
+                    Err(error) if is_crowded(&error) => return self.is_crowded = true,
                     // The peer is gone, and its earlier messages are yet to be read; or it is alive and must not wait
                     // for the rest.
                     Err(_) => {
@@ -177,11 +175,6 @@ impl Connection {
             self.to_give = None;
         }
     }
-}
-
-/// Reports whether there is just no room now.
-fn is_passing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 impl Keeper {
@@ -267,8 +260,7 @@ impl Keeper {
         let since = *self.alone_since.get_or_insert_with(Instant::now);
         // Entries without descriptors only qualify others.
         if self.held.iter().any(|(key, held)| *key == Key::OF_EVENTS || !held.descriptors.is_empty()) {
-            let has_ended =
-                |held: &Held| held.descriptors.first().is_none_or(|pidfd| has_ended(pidfd.as_fd()));
+            let has_ended = |held: &Held| held.descriptors.first().is_none_or(pidfd::has_ended);
             return since.elapsed() > LONGEST && self.held.values().all(has_ended);
         }
         let is_own = |meta: fs::Metadata| self.number.is_none_or(|number| meta.ino() == number);
@@ -388,10 +380,6 @@ impl Keeper {
         }
         true
     }
-}
-
-fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
-    poll(&mut [PollFd::new(pidfd, PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(1)
 }
 
 #[cfg(test)]

@@ -124,7 +124,7 @@ impl Reached {
     /// Waits for a message from the keeper.
     fn wait(&self, at_most: Duration) -> Result<(), NotFound> {
         let begun = Instant::now();
-        let mut is_told = false;
+        let mut has_warned = false;
         loop {
             match poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)], LOOK) {
                 Ok(0) | Err(Errno::EINTR) => {}
@@ -142,8 +142,8 @@ impl Reached {
             if silent > at_most {
                 return Err(self.failed(io::ErrorKind::TimedOut.into()));
             }
-            if silent > PATIENCE && !is_told {
-                is_told = true;
+            if silent > PATIENCE && !has_warned {
+                has_warned = true;
                 tracing::warn!(pid = self.pid(), "the keeper of running tasks is slow: waiting for it");
             }
         }

@@ -32,8 +32,9 @@ pub trait Adapter {
     /// Called when the run of an agent's task has ended, so that its questions can't be answered any more.
     fn ended(&self, _task: TaskId) {}
 
-    /// Called when the channel was removed or has another type now: what it would show later goes to `heir` instead.
-    fn leave_to(&self, _heir: Heir) {}
+    /// Called when the channel was removed or has another type now: what it would show later goes to the successor
+    /// instead.
+    fn leave_to(&self, _successor: Successor) {}
 
     /// Takes what a channel of the same type has left ([`Self::leave_to`]).
     fn inherit(&self, _left: &RawValue) {}
@@ -56,7 +57,7 @@ pub trait Adapter {
 }
 
 /// Passes on what a channel has left, as data.
-pub type Heir = Box<dyn Fn(Box<RawValue>)>;
+pub type Successor = Box<dyn Fn(Box<RawValue>)>;
 
 /// A typing indicator in a chat.
 pub struct Signal {

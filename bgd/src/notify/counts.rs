@@ -35,6 +35,8 @@ pub struct Counts {
 struct Known {
     /// The last failure and its time.
     last_error: Option<(String, Timestamp)>,
+    /// Whether the last failure was that of the latest notice.
+    is_failing: bool,
     /// The state of the notice that is being retried.
     retry: Option<ChannelRetry>,
     /// The problem with the channel's settings.
@@ -51,6 +53,8 @@ pub struct CountsState {
     failed: u64,
     dropped: u64,
     last_error: Option<(String, Timestamp)>,
+    #[serde(default)]
+    is_failing: bool,
 }
 
 impl Counts {
@@ -58,17 +62,25 @@ impl Counts {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         // The other fields are rebuilt from the carried notices and the configuration.
         let Self { sent, failed, dropped, queued: _, held: _, limit: _, missed: _, known: _ } = self;
-        let last_error = self.known().last_error.clone();
-        CountsState { sent: count(sent), failed: count(failed), dropped: count(dropped), last_error }
+        let known = self.known();
+        let (last_error, is_failing) = (known.last_error.clone(), known.is_failing);
+        CountsState {
+            sent: count(sent),
+            failed: count(failed),
+            dropped: count(dropped),
+            last_error,
+            is_failing,
+        }
     }
 
     /// Restores the counters from before an upgrade.
     pub fn resume(&self, state: CountsState) {
-        let CountsState { sent, failed, dropped, last_error } = state;
+        let CountsState { sent, failed, dropped, last_error, is_failing } = state;
         self.sent.store(sent, Ordering::Relaxed);
         self.failed.store(failed, Ordering::Relaxed);
         self.dropped.store(dropped, Ordering::Relaxed);
-        self.known().last_error = last_error;
+        let mut known = self.known();
+        (known.last_error, known.is_failing) = (last_error, is_failing);
     }
 
     pub fn add(count: &AtomicU64) {
@@ -107,6 +119,7 @@ impl Counts {
     pub fn done(&self, outcome: Result<(), Undelivered>) {
         let mut known = self.known();
         known.retry = None;
+        known.is_failing = outcome.is_err();
         match outcome {
             Ok(()) => Self::add(&self.sent),
             Err(Undelivered(why)) => {
@@ -126,6 +139,12 @@ impl Counts {
         known.token = None;
     }
 
+    /// Forgets the last failure, which says nothing about the channel's new settings.
+    pub fn settings_changed(&self) {
+        let mut known = self.known();
+        (known.last_error, known.is_failing) = (None, false);
+    }
+
     /// Returns the status of the channel under this name and type.
     pub fn status(&self, name: &str, kind: &str) -> ChannelStatus {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -142,6 +161,7 @@ impl Counts {
             retry: known.retry.clone(),
             last_error: known.last_error.as_ref().map(|(why, _)| why.clone()),
             last_error_at: known.last_error.as_ref().map(|(_, at)| *at),
+            failing: known.is_failing,
         }
     }
 }
@@ -158,7 +178,8 @@ impl Counts {
     pub fn token_checked(&self, token_file: &Path, wrong: Option<&str>) {
         let mut known = self.known();
         if known.token_file.as_deref() == Some(token_file) {
-            known.token = wrong.map(str::to_owned);
+            // Equal to the error of a delivery that fails for the same reason.
+            known.token = wrong.map(|wrong| plain(wrong).into_owned());
         }
     }
 }
@@ -181,5 +202,18 @@ mod tests {
         assert_eq!(problem().as_deref(), Some("missing"));
         counts.token_checked(Path::new("/b"), None);
         assert_eq!(problem(), None);
+    }
+
+    /// `daemon status` leaves out an error that the problem explains.
+    #[test]
+    fn problem_and_error_of_a_missing_token_file_are_the_same() {
+        let counts = Counts::default();
+        let missing = "no token: No such file or directory (os error 2)";
+        counts.configured(None, Some(Path::new("/a")));
+        counts.token_checked(Path::new("/a"), Some(missing));
+        counts.done(Err(Undelivered(missing.to_owned())));
+        let status = counts.status("c", "slack");
+        assert_eq!(status.problem.as_deref(), Some("no token: No such file or directory"));
+        assert_eq!(status.last_error, status.problem);
     }
 }

@@ -184,21 +184,22 @@ async fn serve(worker: Rc<Worker>, (mut orders, mut typing, mut events): Receive
         worker.adapter.finish().await;
     };
     let pass_events = async {
-        let mut heirs = Vec::new();
+        let mut successors = Vec::new();
         while let Some(event) = events.recv().await {
             if let ChannelEvent::Forgotten(_) | ChannelEvent::Ended(_) = &event {
                 // What was left may still be on its way, so that nobody knows yet that they have it.
-                heirs.retain(|heir: &mpsc::UnboundedSender<_>| heir.send(event.clone()).is_ok());
+                successors
+                    .retain(|successor: &mpsc::UnboundedSender<_>| successor.send(event.clone()).is_ok());
             }
             match event {
                 ChannelEvent::Visited(leader) => worker.adapter.visited(leader),
                 ChannelEvent::Awaited(terminal, submitter) => worker.adapter.awaits(&terminal, submitter),
                 ChannelEvent::Forgotten(task) => worker.adapter.forget(task),
                 ChannelEvent::Ended(task) => worker.adapter.ended(task),
-                ChannelEvent::LeftTo(heir) => {
-                    heirs.push(heir.clone());
+                ChannelEvent::LeftTo(successor) => {
+                    successors.push(successor.clone());
                     worker.adapter.leave_to(Box::new(move |left| {
-                        if heir.send(ChannelEvent::Inherited(left)).is_err() {
+                        if successor.send(ChannelEvent::Inherited(left)).is_err() {
                             tracing::error!("missed notices are lost: nothing is serving their channel");
                         }
                     }));

@@ -25,9 +25,9 @@ use super::secrets::Secrets;
 use super::undelivered::Undelivered;
 use crate::channels::Secret;
 use crate::exec::context::Context;
-use crate::exec::feed::Feed;
 use crate::exec::host::{Host, Launch, Leased, PipeEnd, Purpose, how_ended, pipe};
-use crate::exec::members::{AGENT_MARK, BRIDGE_MARK, HOOK_MARK, INSTANCE_MARK, TASK_MARK};
+use crate::exec::input::feed::Feed;
+use crate::exec::processes::members::{AGENT_MARK, BRIDGE_MARK, HOOK_MARK, INSTANCE_MARK, TASK_MARK};
 
 /// How long to wait for output left in the pipe once every writer has ended.
 const ON_THE_WAY: Duration = Duration::from_millis(200);

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use super::secrets::Secrets;
 use crate::carry::{CarriedFds, Fd, bytes};
-use crate::exec::feed::{Feed, FeedState};
 use crate::exec::host::{Leased, ProcessState, SIGKILL, SIGTERM};
+use crate::exec::input::feed::{Feed, FeedState};
 use crate::os::clock::Stamp;
 
 /// The time between SIGTERM and SIGKILL after a timeout.
@@ -142,6 +142,11 @@ impl CapturedOutput {
 impl CapturedOutput {
     /// Formats the output as the end of a sentence, with secrets hidden; empty if there is no output.
     pub fn output_suffix(&self, secrets: &Secrets) -> String {
+        let text = self.on_one_line(secrets);
+        if text.is_empty() { text } else { format!("; it wrote: {}", shortened(text)) }
+    }
+
+    fn on_one_line(&self, secrets: &Secrets) -> String {
         let text = if self.left_out {
             let [first, last] = [&self.first, &self.last].map(|part| String::from_utf8_lossy(part));
             format!("{}\n...\n{}", secrets.hide_in_beginning(&first), secrets.hide_in_end(&last))
@@ -150,16 +155,35 @@ impl CapturedOutput {
         };
         let lines: Vec<String> =
             text.lines().filter(|line| !show::is_blank(line)).map(|line| show::line(line.trim())).collect();
-        if lines.is_empty() { String::new() } else { format!("; it wrote: {}", lines.join(" / ")) }
+        lines.join(" / ")
     }
+}
+
+/// How many bytes of the output are shown at most of its beginning, and again of its end: the text becomes one line of a
+/// status and of the log.
+const SHOWN_BYTES: usize = 400;
+
+/// Leaves out the middle of a long text.
+fn shortened(text: String) -> String {
+    if text.len() <= 2 * SHOWN_BYTES {
+        return text;
+    }
+    let begins = text.floor_char_boundary(SHOWN_BYTES);
+    let ends = text.ceil_char_boundary(text.len() - SHOWN_BYTES);
+    let [first, last] = [&text[..begins], &text[ends..]].map(|part| part.trim_matches([' ', '/']));
+    format!("{first} / ... / {last}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn secrets() -> Secrets {
+        Secrets::new(["s3cret-value-of-it".to_owned()])
+    }
+
     fn output_suffix(words: &CapturedOutput) -> String {
-        words.output_suffix(&Secrets::new(["s3cret-value-of-it".to_owned()]))
+        words.output_suffix(&secrets())
     }
 
     #[test]
@@ -176,19 +200,31 @@ mod tests {
         let text = output_suffix(&words);
         assert!(text.starts_with("; it wrote: one / \u{fffd}[1mtwo / xxx"), "{text}");
         assert!(text.contains("x / ... / x") && text.ends_with("x / the end"), "{text}");
-        assert!(text.len() < 2 * KEPT_BYTES + 50, "{}", text.len());
+        assert!(text.len() < 2 * SHOWN_BYTES + 50, "{}", text.len());
+        let mut words = CapturedOutput::default();
+        words.push(&b"y\n".repeat(100_000));
+        let text = output_suffix(&words);
+        assert!(text.len() < 2 * SHOWN_BYTES + 50, "{}", text.len());
+        assert!(text.starts_with("; it wrote: y / y /") && text.contains(" / y / ... / y / "), "{text}");
+        let mut words = CapturedOutput::default();
+        words.push("ä".repeat(1000).as_bytes());
+        assert!(output_suffix(&words).contains("ä / ... / ä"), "it is cut between characters");
     }
+
     #[test]
     fn secret_split_by_truncation_is_hidden() {
         let mut words = CapturedOutput::default();
         // The secret starts at the end of the first part and continues in the rest.
         words.push(&[b'x'; KEPT_BYTES - 6]);
         words.push(b"s3cret-value-of-it");
-        assert!(output_suffix(&words).ends_with("x(secret)"));
+        assert!(words.on_one_line(&secrets()).ends_with("x(secret)"));
         words.push(&[b'y'; KEPT_BYTES - 12]);
-        assert!(output_suffix(&words).ends_with('y') && output_suffix(&words).contains("x(secret)yyy"));
+        assert!(
+            words.on_one_line(&secrets()).ends_with('y')
+                && words.on_one_line(&secrets()).contains("x(secret)yyy")
+        );
         words.push(b"\n");
-        let text = output_suffix(&words);
+        let text = words.on_one_line(&secrets());
         assert!(text.contains("x(secret) / ... / ") && !text.contains("s3cret"), "{text}");
         assert!(!text.contains("value-of"), "{text}");
     }

@@ -194,6 +194,11 @@ impl Notifier {
         for (name, gone) in &self.gone {
             gone.send_replace(channels.get(name).is_none());
         }
+        for (name, counts) in &self.counts {
+            if channels.get(name).is_some_and(|new| self.channels.get(name) != Some(new)) {
+                counts.settings_changed();
+            }
+        }
         self.channels = channels;
         self.queue_limit = queue_limit;
         self.counts.values().for_each(|counts| counts.set_limit(queue_limit));
@@ -205,9 +210,9 @@ impl Notifier {
         self.former.extend(removed.values().filter(is_tty).map(|queue| queue.events.clone()));
         // Their workers end, so they must have been told before.
         drop(removed);
-        let unheard = self.typing.iter().filter(|(_, turn)| !self.queues.contains_key(&turn.channel));
-        let unheard: Vec<TaskId> = unheard.map(|(task, _)| *task).collect();
-        for task in unheard {
+        let unserved = self.typing.iter().filter(|(_, turn)| !self.queues.contains_key(&turn.channel));
+        let unserved: Vec<TaskId> = unserved.map(|(task, _)| *task).collect();
+        for task in unserved {
             if let Some(turn) = self.typing.remove(&task) {
                 self.show_typing(task, turn.channel, turn.session);
             }
@@ -216,9 +221,9 @@ impl Notifier {
 
     /// Has a terminal channel that is none any more leave its missed lines to one that is.
     fn leave(&mut self, events: &mpsc::UnboundedSender<ChannelEvent>) {
-        let heir = self.channels.iter().find(|channel| channel.kind == ChannelKind::Tty).cloned();
-        if let Some(heir) = heir.and_then(|heir| self.queue(&heir)) {
-            _ = events.send(ChannelEvent::LeftTo(heir.events.clone()));
+        let successor = self.channels.iter().find(|channel| channel.kind == ChannelKind::Tty).cloned();
+        if let Some(successor) = successor.and_then(|successor| self.queue(&successor)) {
+            _ = events.send(ChannelEvent::LeftTo(successor.events.clone()));
         } else {
             tracing::warn!("no channel shows the missed notices of a removed one");
         }

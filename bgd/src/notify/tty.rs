@@ -34,7 +34,7 @@ use self::held::{Held, Partial, count_oldest, drop_oldest_missed};
 use self::keys::Keys;
 use self::lines::{LinePosition, Lines};
 use self::reports::PendingReports;
-use super::adapter::{Adapter, Heir, Notification};
+use super::adapter::{Adapter, Notification, Successor};
 use super::outcomes::{GIVEN_UP, Outcomes};
 use super::undelivered::Undelivered;
 use crate::core::Delivery;
@@ -73,7 +73,7 @@ pub struct Terminals {
     /// shown.
     missed_numbers: Rc<RefCell<VecDeque<u64>>>,
     /// Takes the missed lines if this channel was removed or has another type now.
-    heir: Rc<RefCell<Option<Heir>>>,
+    successor: Rc<RefCell<Option<Successor>>>,
     keys: Keys,
     outcomes: Rc<Outcomes>,
 }
@@ -141,8 +141,8 @@ impl Adapter for Terminals {
         }
     }
 
-    fn leave_to(&self, heir: Heir) {
-        self.heir.replace(Some(heir));
+    fn leave_to(&self, successor: Successor) {
+        self.successor.replace(Some(successor));
         self.pass_on_missed();
     }
 
@@ -197,7 +197,7 @@ impl Terminals {
             is_last: Rc::default(),
             missed: Rc::new(RefCell::new(Lines::new())),
             missed_numbers: Rc::default(),
-            heir: Rc::default(),
+            successor: Rc::default(),
             keys: Keys::default(),
             outcomes,
         }

@@ -20,6 +20,24 @@ pub enum User {
 /// How many descriptors are reserved at each level; a quarter of the limit if that is less.
 const RESERVE: u64 = 16;
 
+/// The fewest descriptors that a daemon starts with. About 30 are its own; below this number, the reserves would leave
+/// none to tasks, and soon none to a client that would stop it.
+const FEWEST: u64 = 64;
+
+/// Checks that this process may have enough descriptors. The daemon raises its own soft limit, so the hard one counts.
+///
+/// # Errors
+/// There are too few, with what to do.
+pub fn check_limit() -> Result<(), String> {
+    match getrlimit(Resource::RLIMIT_NOFILE) {
+        Ok((_, hard)) if hard < FEWEST => Err(format!(
+            "the limit of open files is {hard} (`ulimit -Hn`), and the daemon needs at least {FEWEST}: raise it; in a \
+             systemd unit, LimitNOFILE= sets it"
+        )),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
 /// Reports whether the remaining descriptors are reserved from this user. `open` is any open descriptor; duplicating it
 /// shows which number the next new one would get.
 pub fn are_reserved(open: &impl AsFd, user: User) -> bool {

@@ -3,8 +3,10 @@
 
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::sys::socket::{UnixAddr, getsockname};
 
 /// The first descriptor that a service manager passes (`SD_LISTEN_FDS_START`).
 const LISTEN_FDS_START: RawFd = 3;
@@ -69,6 +71,16 @@ pub fn rewind(number: RawFd) -> io::Result<()> {
 pub fn claim(number: RawFd) -> OwnedFd {
     // SAFETY: the caller takes each number once, and only those that were left open for it.
     unsafe { OwnedFd::from_raw_fd(number) }
+}
+
+/// Returns the path of the socket that a service manager has passed to this very process; `None` if it has passed none,
+/// or one without a path.
+pub fn activated_socket() -> Option<PathBuf> {
+    if activated() == 0 {
+        return None;
+    }
+    let address: UnixAddr = getsockname(LISTEN_FDS_START).ok()?;
+    address.path().map(Path::to_owned)
 }
 
 /// Returns how many descriptors a service manager has passed to this very process.

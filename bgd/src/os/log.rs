@@ -100,9 +100,10 @@ impl BoundedLog {
 
 impl Write for BoundedLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // The file was removed. If its directory is gone as well, a later write recreates it.
-        let is_removed = self.file.metadata().is_ok_and(|meta| meta.nlink() == 0);
-        if is_removed && let Ok(new) = Self::open(self.path.clone()) {
+        // The file was removed or renamed. If its directory is gone as well, a later write recreates it.
+        let place = |meta: fs::Metadata| (meta.dev(), meta.ino());
+        let is_there = fs::metadata(&self.path).map(place).ok() == self.file.metadata().map(place).ok();
+        if !is_there && let Ok(new) = Self::open(self.path.clone()) {
             *self = new;
         }
         if self.bytes >= LOG_BYTES {
@@ -127,6 +128,17 @@ mod tests {
         let mut log = Clean(Vec::new());
         log.write_all("a=\x1b[2J\u{9b}b \u{202e}c\nERROR forged\n".as_bytes()).unwrap();
         assert_eq!(String::from_utf8(log.0).unwrap(), "a=\u{fffd}[2J\u{fffd}b \u{fffd}c ERROR forged\n");
+    }
+
+    #[test]
+    fn renamed_log_is_continued_in_a_new_file() {
+        let home = tempfile::tempdir().unwrap();
+        let [path, old] = ["bgd.log", "bgd.log.old"].map(|name| home.path().join(name));
+        let mut log = BoundedLog::open(path.clone()).unwrap();
+        log.write_all(b"one\n").unwrap();
+        fs::rename(&path, &old).unwrap();
+        log.write_all(b"two\n").unwrap();
+        assert_eq!([&path, &old].map(|path| fs::read_to_string(path).unwrap()), ["two\n", "one\n"]);
     }
 
     #[test]

@@ -11,9 +11,10 @@ pub fn give_back() {
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Makes the system end this process before others if memory runs out.
+/// Makes the system end this process before others if memory runs out. Only root can do so once the process has made
+/// itself non-dumpable, as its files in `/proc` belong to root from then on.
 pub fn prefer_oom_kill() {
-    // Without /proc, the system chooses.
+    // Without /proc, the system chooses. The first line on standard error is for a reason why the state can't be read.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
 }
 

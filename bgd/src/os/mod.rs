@@ -16,6 +16,7 @@ pub mod mirror;
 pub mod path_watch;
 pub mod pidfd;
 pub mod program;
+pub mod pty;
 pub mod scheduling;
 pub mod signals;
 pub mod spawn;

@@ -107,7 +107,7 @@ mod tests {
     /// Far longer than any event takes; reached only if none arrives.
     const PATIENCE: Duration = Duration::from_mins(1);
 
-    async fn is_told(missing: &PathWatch) {
+    async fn until_changed(missing: &PathWatch) {
         tokio::time::timeout(PATIENCE, missing.changed()).await.expect("it is told");
     }
 
@@ -117,10 +117,10 @@ mod tests {
         let path = home.path().join("run/bgd/bgd.sock");
         let missing = PathWatch::of(&path);
         fs::create_dir(home.path().join("run")).unwrap();
-        is_told(&missing).await;
+        until_changed(&missing).await;
         let missing = PathWatch::of(&path);
         fs::create_dir(home.path().join("run/bgd")).unwrap();
-        is_told(&missing).await;
+        until_changed(&missing).await;
         let missing = PathWatch::of(&path);
         fs::write(&path, "").unwrap();
         let beside = home.path().join("run/bgd/beside");
@@ -130,9 +130,9 @@ mod tests {
             "what is made where all is there says nothing"
         );
         fs::remove_file(&path).unwrap();
-        is_told(&missing).await;
+        until_changed(&missing).await;
         let missing = PathWatch::of(&path);
         fs::rename(home.path().join("run"), home.path().join("aside")).unwrap();
-        is_told(&missing).await;
+        until_changed(&missing).await;
     }
 }

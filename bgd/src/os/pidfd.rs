@@ -1,4 +1,6 @@
-//! Process descriptors (pidfds). The daemon signals processes only through them, so that a reused PID is never hit.
+//! Process descriptors (pidfds). The daemon signals processes only through them, so that a reused PID is never hit; the
+//! kernel itself ends the processes of a cgroup. The leader of a terminal signals by PID, but only the group of its job,
+//! while that is stopped.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -13,6 +15,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// The signal that no process survives.
 pub const SIGKILL: i32 = libc::SIGKILL;
+
+/// The signal that continues a stopped process.
+pub const SIGCONT: i32 = libc::SIGCONT;
 
 /// A state change of a child process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,8 +128,8 @@ impl PidFd {
         // descriptor is open.
         let result = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::PIDFD_GET_INFO, &raw mut info) };
         Errno::result(result)?;
-        let is_told = info.mask & u64::from(libc::PIDFD_INFO_EXIT) != 0;
-        Ok(is_told.then(|| exit_of_status(info.exit_code)))
+        let has_exit = info.mask & u64::from(libc::PIDFD_INFO_EXIT) != 0;
+        Ok(has_exit.then(|| exit_of_status(info.exit_code)))
     }
 
     /// Duplicates the handle.
@@ -137,8 +142,7 @@ impl PidFd {
 
     /// Reports whether the process has ended; it may not be reaped yet.
     pub fn has_ended(&self) -> bool {
-        let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
-        matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1..))
+        has_ended(&self.0)
     }
 
     /// Blocks until the process has ended. Use it only for a process that is about to end.
@@ -146,6 +150,12 @@ impl PidFd {
         let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         while poll(&mut fds, PollTimeout::NONE) == Err(Errno::EINTR) {}
     }
+}
+
+/// Reports whether the process of a pidfd has ended; it may not be reaped yet.
+pub fn has_ended(pidfd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
+    matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1..))
 }
 
 /// Converts the kernel's figures for an ended child. Its peak memory starts with that of the daemon, from which it was
@@ -167,17 +177,32 @@ fn usage(used: &libc::rusage) -> Usage {
 /// have 64 pages that are not added up.
 const PEAK_SLACK_KIB: i64 = 2048;
 
-/// The peak memory of this process in KiB when it was last read. It only grows.
+/// The peak memory of the daemon in KiB when it was last read. It only grows.
 static OWN_PEAK: AtomicI64 = AtomicI64::new(0);
 
-/// Reports whether this is more memory, in KiB, than this process has had at any time. Reads the peak again only if
-/// this is more than the known one, as a task that needs little memory should cost little.
+/// The peak memory in KiB of the programs of the daemon that this process ran before this one, or 0. The kernel begins
+/// to count anew with each program, while children that it cloned from an earlier one keep the peak of that.
+static EARLIER_PEAK: AtomicI64 = AtomicI64::new(0);
+
+/// Returns the peak memory of the daemon in KiB, in all programs that it ran as; `None` if the kernel does not tell.
+pub fn daemon_peak_kib() -> Option<i64> {
+    // `getrusage` would include the program that started the daemon.
+    let own: i64 = proc::status("self", "VmHWM")?.split_whitespace().next()?.parse().ok()?;
+    Some(own.max(EARLIER_PEAK.load(Ordering::Relaxed)))
+}
+
+/// Tells the peak memory in KiB of the daemon's earlier programs.
+pub fn set_earlier_peak_kib(kib: i64) {
+    EARLIER_PEAK.store(kib, Ordering::Relaxed);
+}
+
+/// Reports whether this is more memory, in KiB, than the daemon has had at any time. Reads the peak again only if this is
+/// more than the known one, as a task that needs little memory should cost little.
 fn exceeds_own_peak(kib: i64) -> bool {
     if !is_more(kib, OWN_PEAK.load(Ordering::Relaxed)) {
         return false;
     }
-    // `getrusage` would include the program that started this one.
-    let peak = proc::status("self", "VmHWM").and_then(|text| text.split_whitespace().next()?.parse().ok());
+    let peak = daemon_peak_kib();
     OWN_PEAK.store(peak.unwrap_or(i64::MAX), Ordering::Relaxed);
     peak.is_some_and(|peak| is_more(kib, peak))
 }

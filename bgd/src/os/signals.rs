@@ -67,14 +67,32 @@ fn child() -> SigSet {
     SigSet::from_iter([Signal::SIGCHLD])
 }
 
-/// Ignores SIGXFSZ, which is sent when a file would exceed its size limit (`ulimit -f`) and by default ends the
-/// process. The write then fails with `EFBIG`, like any other failed write.
+/// The signals that by default end a process, but have no meaning for the daemon. Others send them to any daemon: the
+/// first two are in many recipes for rotating logs.
+const MEANINGLESS: [Signal; 7] = [
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+    Signal::SIGVTALRM,
+    Signal::SIGPROF,
+    Signal::SIGIO,
+    Signal::SIGPWR,
+];
+
+/// Ignores the signals that would end the daemon for no good reason. Among them is SIGXFSZ, which is sent when a file
+/// would exceed its size limit (`ulimit -f`): the write then fails with `EFBIG`, like any other failed write.
+/// `os::spawn` resets them for tasks, and the keeper inherits them.
 ///
 /// # Errors
 /// The system call fails.
 #[allow(unsafe_code, reason = "the safe wrapper asks for a promise about handlers, and there is none here")]
-pub fn ignore_full_files() -> io::Result<()> {
-    // SAFETY: installs no handler that could run at a bad time, and replaces none that others rely on.
-    let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-    if before == libc::SIG_ERR { Err(Errno::last().into()) } else { Ok(()) }
+pub fn ignore_needless() -> io::Result<()> {
+    for signal in MEANINGLESS.into_iter().chain([Signal::SIGXFSZ]) {
+        // SAFETY: installs no handler that could run at a bad time, and replaces none that others rely on.
+        let before = unsafe { libc::signal(signal as libc::c_int, libc::SIG_IGN) };
+        if before == libc::SIG_ERR {
+            return Err(Errno::last().into());
+        }
+    }
+    Ok(())
 }

@@ -190,12 +190,12 @@ impl Address {
         listeners: mpsc::Sender<AsyncListener>,
         mut ends: watch::Receiver<bool>,
     ) -> Self {
-        let mut told = String::new();
+        let mut last_error = String::new();
         while !self.is_given() {
             // Watch before checking, so that no change in between is missed.
             let missing = PathWatch::of(self.socket.as_path());
             match self.restore() {
-                Ok(None) => told.clear(),
+                Ok(None) => last_error.clear(),
                 Ok(Some(listener)) => {
                     tracing::warn!(socket = %self.socket.as_path().display(), "the socket was removed and has \
                          been recreated");
@@ -204,10 +204,10 @@ impl Address {
                     }
                     continue;
                 }
-                Err(why) if why == told => {}
+                Err(why) if why == last_error => {}
                 Err(why) => {
                     tracing::error!(%why, "this daemon can't be reached: it can't recreate its socket yet");
-                    told = why;
+                    last_error = why;
                 }
             }
             tokio::select! {

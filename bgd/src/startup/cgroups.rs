@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use bgd_shared::proc;
 
 use crate::config::TreeMode;
-use crate::exec::cgroup;
+use crate::exec::processes::cgroup;
 use crate::startup::scope::{self, Unit};
 
 /// The daemon's place in the cgroup hierarchy.

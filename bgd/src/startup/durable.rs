@@ -15,8 +15,8 @@ use super::running::Daemon;
 use crate::config::Durable;
 use crate::dispatcher::durable::LeftRuns;
 use crate::exec::left::{HeldRun, SparedProcesses};
-use crate::exec::mark::Marks;
 use crate::exec::output::PROMPT;
+use crate::exec::processes::mark::Marks;
 use crate::journal::{self, Durability, Head, Journal, OpenError, Opened};
 use crate::keeper::client::{Found, Keeper, NotFound};
 use crate::keeper::{self, Key};
@@ -72,6 +72,11 @@ fn unusable(error: &OpenError) -> Failure {
     Failure::new(UNAVAILABLE, error.to_string())
 }
 
+/// Returns the ID of this boot of the machine.
+fn boot() -> String {
+    fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned()
+}
+
 /// Opens the journal if the daemon is to be durable.
 pub(super) fn open(state: &Path, durable: Durable) -> Result<Option<Before>, Failure> {
     let Some(durability) = durability(durable) else { return Ok(None) };
@@ -81,7 +86,7 @@ pub(super) fn open(state: &Path, durable: Durable) -> Result<Option<Before>, Fai
     let instance = written.filter(|id| uuid::Uuid::try_parse(id).is_ok_and(|uuid| uuid.to_string() == *id));
     // The head of a journal salvaged without one does not describe the previous daemon.
     opened.head = opened.head.filter(|head| !head.boot.is_empty());
-    let boot = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
+    let boot = boot();
     let folder = instance.as_ref().map(|id| instance::folder(state, id));
     let (keeper, left) = match (folder, &opened.head) {
         // No process survives from another boot.
@@ -98,7 +103,7 @@ pub(super) fn open(state: &Path, durable: Durable) -> Result<Option<Before>, Fai
         // Nothing was started before for a new journal.
         (None, _) => {
             let is_complete = opened.kept.tasks.is_empty();
-            (None, LeftRuns { is_complete, told: is_complete.then_some(0), ..LeftRuns::default() })
+            (None, LeftRuns { is_complete, sent_seq: is_complete.then_some(0), ..LeftRuns::default() })
         }
     };
     let next = opened.head.as_ref().map(|head| head.next_mark);
@@ -137,8 +142,8 @@ fn find(folder: &Path, opened: &Opened) -> Result<(Option<Arc<Keeper>>, LeftRuns
 
 /// Parses the content of the keeper.
 fn read(found: Found) -> LeftRuns {
-    let Found { runs, is_complete, told } = found;
-    let mut left = LeftRuns { is_complete, told: Some(told), ..LeftRuns::default() };
+    let Found { runs, is_complete, sent_seq } = found;
+    let mut left = LeftRuns { is_complete, sent_seq: Some(sent_seq), ..LeftRuns::default() };
     for kept in runs {
         let key = kept.key;
         match HeldRun::read(kept) {
@@ -169,7 +174,7 @@ pub(super) fn begin(
     };
     if head.as_ref().is_some_and(|head| head.is_stopped) {
         // A daemon that was stopped had written everything.
-        left.told.get_or_insert_default();
+        left.sent_seq.get_or_insert_default();
     }
     let epoch = head.filter(|_| is_same_boot).map(|head| head.epoch);
     let tasks = kept.tasks.iter().map(|(_, row)| row.task.id);
@@ -207,8 +212,7 @@ pub(super) fn reopen(
 ) -> Result<(), Failure> {
     let Some(durability) = durability(durable) else { return Ok(()) };
     let opened = journal::reopen(state, durability, &note.instance).map_err(|error| unusable(&error))?;
-    let boot = fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
-    let head = Head::new(note.instance.clone(), boot, epoch, marks.number());
+    let head = Head::new(note.instance.clone(), boot(), epoch, marks.number());
     let journal = start(opened, head, note, marks, &daemon.internals)?;
     daemon.make_durable(journal, None);
     Ok(())
@@ -222,8 +226,8 @@ fn start(
     internals: &Internals,
 ) -> Result<Journal, Failure> {
     let (marks, internals) = (Arc::clone(marks), internals.clone());
-    let tell = move |recorded| internals.send(Internal::Recorded(recorded));
-    Journal::start(opened, head, note, move || marks.number(), tell).map_err(failed("the journal"))
+    let report = move |recorded| internals.send(Internal::Recorded(recorded));
+    Journal::start(opened, head, note, move || marks.number(), report).map_err(failed("the journal"))
 }
 
 /// Removes the prompts of interrupted turns: each is in a file for one turn only, and no turn outlives its daemon.
@@ -256,9 +260,9 @@ mod tests {
         let key = Key { task: TaskId::random(), run: 2 };
         let process = fs::File::open("/dev/null").unwrap().into();
         let kept = keeper::Kept { key, pid: 1, text: b"{\"later\":1}".to_vec(), descriptors: vec![process] };
-        let mut left = read(Found { runs: vec![kept], is_complete: true, told: 3 });
+        let mut left = read(Found { runs: vec![kept], is_complete: true, sent_seq: 3 });
         assert!(left.runs.is_empty() && left.is_complete);
-        assert_eq!((left.held().collect::<Vec<_>>(), left.told), (vec![key], Some(3)));
+        assert_eq!((left.held().collect::<Vec<_>>(), left.sent_seq), (vec![key], Some(3)));
         left.retain_known(&bgd_core::durable::Kept::default());
         assert_eq!(left.held().next(), None, "the journal does not have its task");
     }

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write as _};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,8 +20,8 @@ use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
 use crate::carry::{CarriedFds, Fd};
 use crate::exec::left::SparedProcesses;
-use crate::exec::members::{self, INSTANCE_MARK};
-use crate::exec::{cgroup, mark};
+use crate::exec::processes::members::{self, INSTANCE_MARK};
+use crate::exec::processes::{cgroup, mark};
 use crate::keeper;
 use crate::os::files::private_folder;
 use crate::os::lock::ProcessLock;
@@ -164,7 +164,8 @@ impl Instance {
         held.lock.write_note(&held.note);
         if self.is_kept {
             fs::write(place.join(KEPT), "")?;
-            // The keeper's socket is lost for good. Without any, the keeper would seem to have held nothing.
+            // The keeper's socket is lost for good: another keeper must take its place. Until then, without any file, the
+            // keeper would seem to have held nothing.
             let socket = place.join(keeper::SOCKET);
             if !socket.exists() {
                 fs::write(socket, "")?;
@@ -178,6 +179,12 @@ impl Instance {
             fs::rename(new, &self.path)?;
         }
         Ok(())
+    }
+
+    /// Reports whether the next daemon can reach the keeper: its socket is in the directory.
+    pub fn has_keeper_socket(&self) -> bool {
+        let meta = fs::symlink_metadata(self.path.join(keeper::SOCKET));
+        meta.is_ok_and(|meta| meta.file_type().is_socket())
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {

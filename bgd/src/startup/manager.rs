@@ -1,9 +1,11 @@
 //! Signals to the daemon, and notifications to the service manager.
 
 use std::io;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::siginfo;
+use sd_notify::NotifyState;
 
 use crate::os::signals;
 use crate::wire::mailbox::{Internal, Internals};
@@ -35,9 +37,20 @@ fn meaning(signal: &siginfo) -> Internal {
     }
 }
 
+/// How long the daemon may need after its dispatcher has ended: to finish reads, and to end remaining processes.
+const AFTERWARDS: Duration = Duration::from_secs(30);
+
+/// Tells the service manager that the daemon is stopping, and within what time its dispatcher ends. Without that time,
+/// the manager would kill it after its own limit (`TimeoutStopSec=`), even if tasks have a longer grace period.
+pub(super) fn notify_stopping(left: Duration) {
+    // `NotifyState::ExtendTimeoutUsec` has room for an hour only.
+    let time = u64::try_from(left.saturating_add(AFTERWARDS).as_micros()).unwrap_or(u64::MAX);
+    notify_manager(&[NotifyState::Stopping, NotifyState::Custom(&format!("EXTEND_TIMEOUT_USEC={time}"))]);
+}
+
 /// Notifies the service manager, if there is one.
-pub(super) fn notify_manager(state: sd_notify::NotifyState<'_>) {
-    if let Err(error) = sd_notify::notify(&[state]) {
+pub(super) fn notify_manager(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "cannot tell the service manager");
     }
 }

@@ -30,6 +30,7 @@ use bgd_shared::holder::Note;
 use bgd_shared::socket::SocketPath;
 use bgd_shared::transport::AsyncListener;
 use clap::Parser;
+use nix::sys::stat::{Mode, umask};
 
 use self::address::Address;
 use self::args::Args;
@@ -38,21 +39,27 @@ use self::failure::{CONFIG, Failure, NO_PERMISSION, UNAVAILABLE, failed, print_e
 use self::instance::Instance;
 use self::manager::{notify_manager, watch_signals};
 use self::running::{Daemon, Resources};
+use crate::carry::program::TRY;
 use crate::config::Config;
-use crate::exec::mark::Marks;
+use crate::exec::awaited;
+use crate::exec::processes::mark::{self, Marks};
 use crate::exec::strays::Strays;
 use crate::exec::terminal::leader;
-use crate::exec::{awaited, mark};
 use crate::keeper;
 use crate::keeper::client::Keeper;
 use crate::os::files::private_folder;
 use crate::os::lock::ProcessLock;
 use crate::os::program::Program;
-use crate::os::{inherited, log, scheduling, signals};
+use crate::os::{descriptors, inherited, log, memory, scheduling, signals};
 
 /// Runs the daemon, or another mode of this program: the leader of a terminal, or the keeper.
 pub fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|first| first == TRY) {
+        // If memory is short, this process is killed first, as it only reads. It has not read anything yet.
+        memory::prefer_oom_kill();
+    }
     keep_memory_to_itself();
+    keep_files_to_itself();
     if std::env::args_os().nth(1).is_some_and(|first| first == leader::ARGUMENT) {
         return leader::main();
     }
@@ -70,11 +77,16 @@ pub fn main() -> ExitCode {
     if args.try_carried {
         return takeover::try_state();
     }
-    if let Some(state) = args.carried {
-        return takeover::main(&args, state);
-    }
     if args.check {
         return check(&args);
+    }
+    // Before anything is written, and before the ignored signals that tasks must not inherit are recorded. An earlier
+    // version that ran in this process may have ignored fewer.
+    if let Err(error) = signals::ignore_needless() {
+        print_error(&format!("cannot ignore signals, some may end the daemon: {error}"));
+    }
+    if let Some(state) = args.carried {
+        return takeover::main(&args, state);
     }
     let mut ready = match Ready::new(args.ready_fd) {
         Ok(ready) => ready,
@@ -83,10 +95,6 @@ pub fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    // Before anything is written, and before the ignored signals that tasks must not inherit are recorded.
-    if let Err(error) = signals::ignore_full_files() {
-        print_error(&format!("cannot ignore SIGXFSZ, a file size limit may end the daemon: {error}"));
-    }
     match start(&args, &mut ready) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -103,6 +111,12 @@ fn keep_memory_to_itself() {
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
         print_error(&format!("cannot protect its memory from other programs of this user: {error}"));
     }
+}
+
+/// Whatever the starter's umask, no file or socket that this program creates is for others: some are created by calls
+/// that take no mode. Each task is started with its own umask.
+fn keep_files_to_itself() {
+    umask(Mode::S_IRWXG | Mode::S_IRWXO);
 }
 
 /// Checks the configuration and reports its errors.
@@ -123,12 +137,18 @@ fn configuration(args: &Args) -> Result<(Config, PathBuf), Failure> {
     Ok((config, path))
 }
 
+/// Returns the path of the socket: as chosen by the user, else that of a socket passed by a service manager, which clients
+/// connect to, else the usual one.
+fn socket_of(args: &Args) -> Result<SocketPath, Failure> {
+    let chosen = args.socket.clone().or_else(|| dirs::variable("BGD_SOCKET"));
+    let path = chosen.or_else(inherited::activated_socket);
+    Ok(path.map_or_else(SocketPath::usual, SocketPath::new)?)
+}
+
 fn start(args: &Args, ready: &mut Ready) -> Result<(), Failure> {
-    let socket = match &args.socket {
-        Some(path) => SocketPath::new(path)?,
-        None => SocketPath::from_env()?,
-    };
+    let socket = socket_of(args)?;
     let (config, config_path) = configuration(args)?;
+    descriptors::check_limit().map_err(|why| Failure::new(UNAVAILABLE, why))?;
     socket.prepare_folder()?;
     let Some(lock) = take_lock(&socket.beside("lock"))? else {
         ready.say("taken\n");
@@ -176,7 +196,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let mut place = Delegation::find(config.tree, &new).await;
     let listener = open_socket(&socket, &mut address)?;
     let spared = before.as_ref().map(durable::Before::spared).unwrap_or_default();
-    let fosters = before.as_ref().map_or(Vec::new(), |_| spared.fosters().into_iter().collect());
+    let subreapers = before.as_ref().map_or(Vec::new(), |_| spared.subreapers().into_iter().collect());
     let id = before.as_ref().and_then(|before| before.instance.clone()).unwrap_or_else(|| new.clone());
     let instance = Instance::begin(&state, id, before.is_some(), &spared).map_err(state_unusable(&state))?;
     let (instance, mut note) = record_daemon(instance, &socket, before.is_some());
@@ -206,7 +226,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
         strays,
         keeper,
         program: Program::own(),
-        fosters,
+        subreapers,
     };
     let mut daemon = Daemon::new(resources, address, tree, Arc::default(), started)?;
     if let Some(before) = before {
@@ -216,7 +236,7 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     daemon
         .serve(listener, note, Vec::new(), |instance| {
             ready.say(&ready_words(instance));
-            notify_manager(sd_notify::NotifyState::Ready);
+            notify_manager(&[sd_notify::NotifyState::Ready]);
         })
         .await
 }

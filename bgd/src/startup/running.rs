@@ -17,24 +17,25 @@ use super::address::{self, Address};
 use super::cgroups::{self, apart};
 use super::failure::{Failure, failed};
 use super::instance::Instance;
-use super::manager::notify_manager;
+use super::manager::notify_stopping;
 use crate::carry::{CarriedFds, Obstacle};
 use crate::config::{Config, Durable, TreeMode};
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::ending::Ending;
 use crate::dispatcher::state::ResourcesState;
-use crate::dispatcher::upgrading;
+use crate::dispatcher::upgrading::UpgradeContext;
+use crate::exec;
 use crate::exec::agent::AgentThread;
 use crate::exec::context::Context;
+use crate::exec::elsewhere::places::Elsewhere;
 use crate::exec::local::Local;
-use crate::exec::mark::Marks;
-use crate::exec::messages::{self, Facts};
+use crate::exec::messages::{self, Facts, Report};
 use crate::exec::output::OutputFolder;
-use crate::exec::places::Elsewhere;
+use crate::exec::processes::mark::Marks;
+use crate::exec::processes::reaper;
 use crate::exec::spawner::{self, SpawnSettings};
 use crate::exec::strays::Strays;
-use crate::exec::workers::Workers;
-use crate::exec::{self, reaper};
+use crate::exec::threads::workers::Workers;
 use crate::journal::{self, Journal};
 use crate::keeper::client::Keeper;
 use crate::os::clock::Stamp;
@@ -74,7 +75,7 @@ pub(super) struct Resources {
     /// The path of the daemon's program.
     pub(super) program: Option<Program>,
     /// Processes that have inherited the orphans of a killed daemon.
-    pub(super) fosters: Vec<i32>,
+    pub(super) subreapers: Vec<i32>,
 }
 
 pub(super) struct Daemon {
@@ -149,9 +150,9 @@ impl Daemon {
         let dispatcher = Dispatcher::new(config, identity, executors, context, internals.clone(), sender);
         let (says, served) = (address.shown().phase_writer(), Arc::clone(&connections));
         let state = Box::new(move |named: &mut CarriedFds| taken.state(served.state().1, named));
-        let dispatcher = dispatcher.upgradable(upgrading::UpgradeContext { connections, state, says });
+        let context = UpgradeContext { connections, state, says, stopping: notify_stopping };
         Ok(Self {
-            dispatcher,
+            dispatcher: dispatcher.upgradable(context),
             internals,
             shared,
             mailbox,
@@ -207,10 +208,9 @@ impl Daemon {
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         };
 
-        notify_manager(sd_notify::NotifyState::Stopping);
         leaving.send_replace(true);
         let mut address = keeping.await.map_err(|error| Failure::new(70, error.to_string()))?;
-        let note = Note { phase: Phase::Ending, left: !ending.left().is_empty(), ..note };
+        let note = Note { phase: Phase::Ending, left: ending.leaves_any(), ..note };
         // Clients find one or the other, and must not mistake this daemon for one that has lost its socket.
         instance.write_note(note.clone());
         address.write_note(note);
@@ -310,7 +310,7 @@ fn end_all(
     address: &mut Address,
 ) {
     let keeper = keeper.map(|keeper| keeper.socket().pid);
-    if strays.end(ending.is_hurried(), (ending.left(), keeper), &instance.output()) {
+    if strays.end(ending.is_urgent(), (ending.left(), keeper), &instance.output()) {
         instance.end();
         let Note { instance, durable, left, .. } = address.note();
         // By its ID, clients recognize that the next daemon continues its tasks.
@@ -322,13 +322,25 @@ fn end_all(
 }
 
 fn start_executors(resources: &Resources, facts: Facts) -> Result<(Local, Context), Failure> {
-    let Resources { config, instance, socket, cgroup, nofile, marks, keeper, fosters, .. } = resources;
+    let Resources { config, instance, socket, cgroup, nofile, marks, keeper, subreapers, .. } = resources;
     if let Some(keeper) = keeper {
         apart::keep(keeper, cgroup.as_deref());
     }
     let socket: Arc<Path> = socket.as_path().into();
+    let (reports, reported) = messages::reports();
+    let renew = {
+        let (life, keeper, reports) = (Arc::clone(instance), keeper.clone(), reports.clone());
+        move || match &keeper {
+            Some(keeper) if !life.has_keeper_socket() => {
+                reports.send(Report::KeeperGone { pid: keeper.socket().pid });
+            }
+            Some(_) | None => {}
+        }
+    };
+    // The folder of an instance that was carried over may have been recreated.
+    renew();
     let life = Arc::clone(instance);
-    let restore = move || life.restore();
+    let restore = move || life.restore().inspect(|()| renew());
     let workers = Workers::start().map_err(failed("cannot start threads"))?;
     let folder = OutputFolder::kept(instance.output(), restore).map_err(failed("the output folder"))?;
     let folder = Arc::new(folder);
@@ -341,11 +353,10 @@ fn start_executors(resources: &Resources, facts: Facts) -> Result<(Local, Contex
         nofile: *nofile,
         keeper: keeper.clone(),
     };
-    let (reports, reported) = messages::reports();
     let orders = spawner::start(settings, &reports).map_err(failed("cannot start threads"))?;
     let limit = config.limits.output_bytes.0;
     let context = Context::new(folder, limit, workers, facts, reports, socket);
-    context.adopted.search_children_of(fosters.iter().copied());
+    context.adopted.search_children_of(subreapers.iter().copied());
     reaper::start(Arc::clone(&context.adopted)).map_err(failed("SIGCHLD"))?;
     let local = Local::new(orders, reported, context.clone()).kept_by(keeper.clone());
     Ok((local, context))

@@ -36,14 +36,15 @@ use crate::carry::program::{Formats, Found};
 use crate::client::answer::Answer;
 use crate::config::{Config, Durable};
 use crate::dispatcher::state::{ResourcesState, State};
-use crate::exec::mark::Marks;
+use crate::exec::processes::mark::Marks;
 use crate::exec::strays::Strays;
 use crate::journal;
-use crate::keeper::client::{Keeper, Socket};
+use crate::keeper::client::Keeper;
+use crate::keeper::socket::Socket;
 use crate::os::clock::Stamp;
 use crate::os::lock::ProcessLock;
 use crate::os::program::Program;
-use crate::os::{inherited, log, memory, signals};
+use crate::os::{inherited, log, memory, pidfd, signals};
 use crate::wire::connection::Connection;
 use crate::wire::connections::Connections;
 
@@ -57,8 +58,6 @@ pub fn say_formats() -> ExitCode {
 
 /// Reads a state from standard input and prints a summary.
 pub fn try_state() -> ExitCode {
-    // If memory is short, this process is killed first, as it only reads.
-    memory::prefer_oom_kill();
     // Taking over needs more memory than reading, and can't be refused any more if there is none.
     memory::leave_room();
     match try_read() {
@@ -227,7 +226,8 @@ fn build(args: &Args, head: &Head, file: &mut File) -> Result<Built, Failure> {
     let state: State = Image::read(file)
         .and_then(|image| image.decode())
         .map_err(|error| internal(io::Error::other(error)))?;
-    let State { since, held, from, asked, next, mut resources, connections, dispatcher } = state;
+    let State { since, held, peak_kib, from, asked, next, mut resources, connections, dispatcher } = state;
+    pidfd::set_earlier_peak_kib(peak_kib);
     // Otherwise this is the previous program again, whose path is unchanged.
     if args.refused.is_none() {
         resources.program = next;
@@ -332,7 +332,7 @@ fn take(
         strays,
         keeper,
         program,
-        fosters: Vec::new(),
+        subreapers: Vec::new(),
     };
     Ok((taken, address, (cgroups::tree_name(&tree), reason), started))
 }
@@ -355,6 +355,6 @@ impl Built {
             Ok(UpgradeResult { from, to, pause_ms, active, connections })
         };
         daemon.dispatcher.resume_work(asked, done);
-        daemon.serve(listener, note, connections, |_| notify_manager(sd_notify::NotifyState::Ready)).await
+        daemon.serve(listener, note, connections, |_| notify_manager(&[sd_notify::NotifyState::Ready])).await
     }
 }

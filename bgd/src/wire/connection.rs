@@ -187,7 +187,7 @@ impl Progress {
 #[derive(Clone, Debug)]
 pub struct Shared {
     pub calls: Calls,
-    /// The connections that have not sent a request yet.
+    /// The connections that have not sent anything yet.
     pub silent: Arc<IdleConnections>,
     pub connections: Arc<Connections<Connection>>,
 }
@@ -377,7 +377,7 @@ impl Connection {
     }
 
     /// Reports whether a program that has since ended is handing over its child: nothing else supervises that child.
-    fn is_bequest(&self, method: &str) -> bool {
+    fn is_orphan_handoff(&self, method: &str) -> bool {
         // The kernel closes a process's connections before it reports the process as ended.
         method == TaskHandoff::NAME && self.client.process.is_some_and(proc::has_ended)
     }
@@ -412,7 +412,7 @@ impl Connection {
         };
         // The response is no longer awaited, for example because this process was stopped and its clients have given
         // up: drop the request. A notification gets no response, so its sender may be gone.
-        if request.id.is_some() && self.is_abandoned() && !self.is_bequest(&request.method) {
+        if request.id.is_some() && self.is_abandoned() && !self.is_orphan_handoff(&request.method) {
             tracing::info!(client = self.client.id, method = %request.method, "its client is gone: not carried out");
             return;
         }

@@ -18,9 +18,9 @@ use serde::Serialize;
 
 use crate::client::answer::Answer;
 use crate::core::{Item, Notice, Snapshot, Task};
+use crate::exec::output::results::result;
 use crate::exec::output::{OutputFolder, Part, last_line, read_part};
-use crate::exec::results::result;
-use crate::exec::workers::Workers;
+use crate::exec::threads::workers::Workers;
 use crate::notice as words;
 use crate::wire::calls::OUTPUT_DEFAULT_BYTES;
 use crate::wire::view;
@@ -118,8 +118,8 @@ impl Reader {
         self.answer(
             items.iter().any(|(_, notice)| is_elsewhere(&notice.task)),
             answer,
-            move |folder| Ok(page_of(items, result, |told| notice(told, folder))),
-            move |folder| Ok(page_of(known, page, |told| notice_unread(told, folder))),
+            move |folder| Ok(page_of(items, result, |stored| notice(stored, folder))),
+            move |folder| Ok(page_of(known, page, |stored| notice_unread(stored, folder))),
         );
     }
 }
@@ -136,10 +136,10 @@ fn page_of(
     notice: impl Fn(&Notice) -> WireNotice,
 ) -> InboxReadResult {
     let mut bytes = 0;
-    for (number, told) in items {
-        let notice = notice(&told);
+    for (number, stored) in items {
+        let notice = notice(&stored);
         // The result is in the text, and apart.
-        bytes += TASK_BYTES + told.task.text_bytes() + 2 * notice.text.len();
+        bytes += TASK_BYTES + stored.task.text_bytes() + 2 * notice.text.len();
         if bytes > INBOX_PAGE_BYTES && !result.items.is_empty() {
             result.more = true;
             break;
@@ -161,26 +161,26 @@ fn notice(notice: &Notice, folder: &OutputFolder) -> WireNotice {
 
 /// Reads the result of a notice on a worker. `None` if the worker panicked.
 pub async fn read_notice(
-    told: Arc<Notice>,
+    stored: Arc<Notice>,
     folder: Arc<OutputFolder>,
     workers: &Workers,
 ) -> Option<WireNotice> {
-    if !is_elsewhere(&told.task) {
-        return workers.run(move || notice(&told, &folder)).await;
+    if !is_elsewhere(&stored.task) {
+        return workers.run(move || notice(&stored, &folder)).await;
     }
-    let (known, there) = (Arc::clone(&told), Arc::clone(&folder));
-    match workers.elsewhere(PATIENCE, move || notice(&told, &there)).await {
+    let (known, there) = (Arc::clone(&stored), Arc::clone(&folder));
+    match workers.elsewhere(PATIENCE, move || notice(&stored, &there)).await {
         Some(notice) => Some(notice),
         None => workers.run(move || notice_unread(&known, &folder)).await,
     }
 }
 
 /// Builds a notice without the result of its run if that is on a disk that does not respond.
-fn notice_unread(told: &Notice, folder: &OutputFolder) -> WireNotice {
-    if is_elsewhere(&told.task) {
-        words::notice(told, view::task(&told.task, folder), None)
+fn notice_unread(stored: &Notice, folder: &OutputFolder) -> WireNotice {
+    if is_elsewhere(&stored.task) {
+        words::notice(stored, view::task(&stored.task, folder), None)
     } else {
-        notice(told, folder)
+        notice(stored, folder)
     }
 }
 
@@ -295,7 +295,7 @@ mod tests {
         let folder = OutputFolder::open(home.path().to_owned()).unwrap();
         let read = |from: usize| {
             let page = InboxReadResult::default();
-            let page = page_of(items[from..].to_vec(), page, |told| notice_unread(told, &folder));
+            let page = page_of(items[from..].to_vec(), page, |stored| notice_unread(stored, &folder));
             (page.items.iter().map(|item| item.number).collect::<Vec<_>>(), page.more)
         };
         assert_eq!(read(0), (vec![1], true));

@@ -21,6 +21,7 @@ pub fn of_core(error: CoreError) -> RpcError {
     match error {
         CoreError::NotFound(id) => RpcError::new(ErrorKind::TaskNotFound, format!("there is no task {id}"))
             .hint("`bgctl list` shows the tasks; those of an earlier daemon are gone"),
+        CoreError::IsBatch(id) => is_batch(id),
         CoreError::Ambiguous(id, candidates) => {
             let many = if candidates.len() < CANDIDATES { "" } else { " or more" };
             let message = format!("{id} is ambiguous: {}{many} task ids begin with it", candidates.len());
@@ -32,10 +33,7 @@ pub fn of_core(error: CoreError) -> RpcError {
         CoreError::NotComplete(id, status, finished) => not_complete(id, status, finished.as_deref()),
         CoreError::EndedFirst(id, status) => ended_first(id, status),
         CoreError::NotBackgroundable(id, why) => not_backgroundable(id, why),
-        CoreError::NotRunning(id, status) => {
-            RpcError::new(ErrorKind::NotRunning, format!("task {id} is not running: {}", state(status)))
-                .hint("only running tasks accept signals and input, and can be paused and continued")
-        }
+        CoreError::NotRunning(id, status) => not_running(id, status),
         CoreError::NoSignals(id) => RpcError::new(
             ErrorKind::Unsupported,
             format!("task {id} is an agent's turn, which can't be signalled"),
@@ -44,10 +42,7 @@ pub fn of_core(error: CoreError) -> RpcError {
         CoreError::NotPausable(id, why) => not_pausable(id, why),
         CoreError::NoAgent(id) => no_agent(id),
         CoreError::NotResumable(id, status) => not_resumable(id, status),
-        CoreError::BeingResumed(id) => {
-            RpcError::new(ErrorKind::BeingResumed, format!("task {id} is currently being resumed"))
-                .hint("wait for the answer with `bgctl block`, then resume it again")
-        }
+        CoreError::BeingResumed(id) => being_resumed(id),
         CoreError::BeingCleared(id) => {
             RpcError::new(ErrorKind::NotResumable, format!("task {id} is about to be cleared"))
                 .hint("submit a new task")
@@ -77,7 +72,7 @@ pub fn of_core(error: CoreError) -> RpcError {
             ErrorKind::RegistryFull,
             format!("the daemon has reached its limit of {} (limits.tasks)", count(limit, "task")),
         )
-        .hint("`bgctl clear --all-sessions` removes the finished ones"),
+        .hint(CLEAR),
         CoreError::FullMemory { held, inboxes, more, limit } => full_memory(held, inboxes, more, limit),
         CoreError::Order(error) => of_order(&error),
         CoreError::ShuttingDown => RpcError::new(ErrorKind::ShuttingDown, "the daemon is shutting down")
@@ -129,7 +124,8 @@ fn of_order(error: &OrderError) -> RpcError {
                  submitted"
             ),
         )
-        .hint("`bgctl clear --all-sessions` removes the finished ones"),
+        .hint(CLEAR),
+        OrderError::NotEnded(id, status) if !status.is_active() => being_resumed(*id),
         OrderError::NotEnded(id, status) => {
             RpcError::new(ErrorKind::NotComplete, format!("task {id} has not ended: {}", state(*status)))
                 .hint("only ended tasks can be run again; `bgctl cancel` ends it")
@@ -211,6 +207,10 @@ fn ended_first(id: TaskId, status: Status) -> RpcError {
         .hint("`bgctl status` shows how it ended, `bgctl output` what it wrote")
 }
 
+/// What to do about too many tasks. All of them may be pending.
+const CLEAR: &str =
+    "`bgctl clear --all-sessions` removes the finished ones; or raise limits.tasks in the configuration";
+
 /// Describes a status in a clause.
 fn state(status: Status) -> &'static str {
     match status {
@@ -256,6 +256,11 @@ fn not_backgroundable(id: TaskId, why: Unmovable) -> RpcError {
     };
     let message = format!("task {id} can't be moved to the background: {why}");
     RpcError::new(ErrorKind::NotBackgroundable, message).hint(hint)
+}
+
+fn is_batch(id: TaskId) -> RpcError {
+    RpcError::new(ErrorKind::TaskNotFound, format!("{id} is a batch, not a task"))
+        .hint(format!("@{id} names its tasks, and so does --batch {id}"))
 }
 
 fn not_complete(id: TaskId, status: Status, finished: Option<&Finished>) -> RpcError {
@@ -322,6 +327,28 @@ fn not_resumable(id: TaskId, status: Status) -> RpcError {
     RpcError::new(ErrorKind::NotResumable, message).hint(hint)
 }
 
+fn not_running(id: TaskId, status: Status) -> RpcError {
+    let (message, hint) = match status {
+        // It is shown like this from before the start of its main process until the end of all its processes.
+        Status::Running | Status::Resumed => (
+            format!(
+                "task {id} has no main process: it is being started, or the rest of its processes are being ended"
+            ),
+            "`bgctl block` waits for its end, and `bgctl signal --tree` reaches processes that are left",
+        ),
+        status => (
+            format!("task {id} is not running: {}", state(status)),
+            "only running tasks accept signals and input, and can be paused and continued",
+        ),
+    };
+    RpcError::new(ErrorKind::NotRunning, message).hint(hint)
+}
+
+fn being_resumed(id: TaskId) -> RpcError {
+    RpcError::new(ErrorKind::BeingResumed, format!("task {id} is currently being resumed"))
+        .hint("wait for the answer with `bgctl block`, then try again")
+}
+
 fn still_active(id: TaskId, status: Status) -> RpcError {
     let (kind, what) = if status.is_active() {
         (ErrorKind::NotComplete, status.as_str())
@@ -343,6 +370,6 @@ fn not_asked(id: TaskId, request: u64, current: Option<u64>) -> RpcError {
 pub fn too_much_unread() -> RpcError {
     let limit = limits::UNREAD_INPUT_BYTES >> 20;
     let message =
-        format!("tasks have not read {limit} MiB of their input, which is the limit for all together");
+        format!("the input that tasks have not read yet would exceed {limit} MiB, the limit for all tasks");
     RpcError::new(ErrorKind::TooManyRequests, message).hint("write again once they have read some of it")
 }

@@ -151,17 +151,16 @@ fn admit(
         return Ok(Room::Daemon);
     }
     tracing::warn!(limit = limits.connections, "a connection was refused: there are too many");
-    Err(too_many(format!("the daemon has {connections} connections, more than its limit")))
+    let message = format!("the daemon has {connections} connections, more than its limit");
+    Err(RpcError::new(ErrorKind::TooManyConnections, message)
+        .hint("close some, or raise limits.connections in the configuration"))
 }
 
 fn no_descriptors() -> RpcError {
     tracing::warn!("no descriptors are left: a connection is refused");
-    too_many(format!("a connection was refused: {}", descriptors::NONE_LEFT))
-}
-
-fn too_many(message: String) -> RpcError {
+    let message = format!("a connection was refused: {}", descriptors::NONE_LEFT);
     RpcError::new(ErrorKind::TooManyConnections, message)
-        .hint("close some, or raise limits.connections in the configuration")
+        .hint("end some tasks or clients, or restart the daemon where `ulimit -Hn` shows more")
 }
 
 /// Sends the reason; the caller closes the connection. The line fits into any socket buffer; a client that does not

@@ -58,8 +58,11 @@ pub struct Counted {
     pub unreported: u64,
     /// Whether inotify reports writes to outputs.
     pub outputs_watched: bool,
+    /// Why outputs can't be limited: those in the state folder, and those in folders shared with clusters.
+    pub limit_errors: [Option<String>; 2],
     /// Problems of the journal.
     pub journal: Vec<String>,
+    pub is_shutting_down: bool,
 }
 
 /// The status has a warning if less space than this is free, in bytes.
@@ -75,6 +78,7 @@ impl Identity {
         let warnings = self.warnings(&counted);
         DaemonStatus {
             active: summary.active(),
+            shutting_down: counted.is_shutting_down,
             summary,
             uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             memory_bytes: 0,
@@ -91,6 +95,7 @@ impl Identity {
             config: self.config_path.display().to_string(),
             config_loaded: self.config_loaded,
             config_modified: self.config_modified,
+            private_files: config.private_files(&self.config_path),
             tree: self.tree.to_owned(),
             tree_reason: self.tree_reason.clone(),
             durable: Some(match config.durable {
@@ -121,6 +126,20 @@ impl Identity {
                  tasks run; raise fs.inotify.max_user_instances or max_user_watches"
                     .to_owned(),
             );
+        }
+        let [here, shared] = &counted.limit_errors;
+        if let Some(error) = shared {
+            warnings.push(format!(
+                "outputs in a folder shared with a cluster outgrow `limits.output_bytes`, as its disk can't drop parts of \
+                 files ({error})"
+            ));
+        }
+        if let Some(error) = here {
+            warnings.push(format!(
+                "outputs outgrow `limits.output_bytes`, as the disk under {} can't drop parts of files ({error}); set \
+                 XDG_STATE_HOME to a local disk",
+                self.state_dir.display()
+            ));
         }
         warnings
     }

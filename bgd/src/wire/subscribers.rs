@@ -158,7 +158,7 @@ impl Subscribers {
         session: Option<Arc<str>>,
     ) {
         self.line.clear();
-        // Serialising the wire types can't fail; if it does, an empty entry is stored, which readers skip.
+        // Serialising the wire types can't fail; if it does, an empty entry is stored, which nobody is sent.
         if serde_json::to_writer(&mut self.line, &EventOut { seq, at, kind, task }).is_err() {
             self.line.clear();
         }
@@ -218,7 +218,8 @@ impl Subscribers {
             }
             while subscriber.next <= seq {
                 let Some(kept) = self.history.get(subscriber.next) else { break };
-                if subscriber.filter.wants(&kept) && !offer(subscriber, &kept) {
+                let is_wanted = !kept.json.is_empty() && subscriber.filter.wants(&kept);
+                if is_wanted && !offer(subscriber, &kept) {
                     break;
                 }
                 subscriber.next += 1;

@@ -173,7 +173,7 @@ fn r126_unadoptable_kept_runs_are_released_and_not_started_twice() {
         runs: [running, drained].map(|task| (key(task), HeldRun::bare(key(task), 2))).into(),
         unread: [key(unread)].into(),
         is_complete: true,
-        told: Some(0),
+        sent_seq: Some(0),
     };
     let (over, hears) = mpsc::channel();
     let mut daemon = Daemon::start_after(4, Some(Before { kept, left, over }));

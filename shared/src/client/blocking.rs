@@ -16,6 +16,7 @@ use crate::event::EventParams;
 use crate::fds;
 use crate::holder::{self, Phase};
 use crate::limits::FIRST_ANSWER;
+use crate::proc;
 use crate::request::Method;
 use crate::socket::SocketPath;
 use crate::transport::{Listener, Stream, Unresponsive, connect_within};
@@ -177,8 +178,9 @@ impl Client {
         let along = along.as_ref().map(OwnedFd::as_fd);
         let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().copied().chain(along).collect();
         match self.write(&line, &descriptors) {
-            // The daemon may have sent a reason before it closed, such as `too_many_connections`.
-            Err(error @ ClientError::Io(_)) => {
+            // The daemon may have sent a reason before it closed, such as `too_many_connections`. After any other error
+            // the connection may be open, and reading to its end would never return.
+            Err(error) if is_closed_by_peer(&error) => {
                 self.last_words()?;
                 Err(error)
             }
@@ -241,9 +243,7 @@ impl Client {
     }
 
     fn awaited<M: Method>(&mut self, call: u64) -> Result<M::Result, ClientError> {
-        if let Some(place) = self.answers.iter().position(|(answered, _)| *answered == call)
-            && let Some((_, outcome)) = self.answers.remove(place)
-        {
+        if let Some(outcome) = self.take_answer(call) {
             return Protocol::result::<M>(outcome);
         }
         loop {
@@ -258,12 +258,44 @@ impl Client {
         }
     }
 
-    /// Reads once and returns the answer to a call, if it has arrived. For callers that poll the socket together with
-    /// other descriptors and have found it readable. It may be readable only because the daemon answered a probe.
+    /// Returns the answer to a call, if it has arrived; reads once unless it had arrived before. For callers that poll
+    /// the socket together with other descriptors and have found it readable. It may be readable only because the
+    /// daemon answered a probe.
     ///
     /// # Errors
     /// The daemon's refusal, or a broken connection.
     pub fn answered<M: Method>(&mut self, call: u64) -> Result<Option<M::Result>, ClientError> {
+        // The daemon may have closed the connection after this answer.
+        self.sort_received()?;
+        let mut outcome = self.take_answer(call);
+        if outcome.is_none() {
+            self.read_once()?;
+            self.sort_received()?;
+            outcome = self.take_answer(call);
+        }
+        outcome.map(Protocol::result::<M>).transpose()
+    }
+
+    /// Keeps all messages that have been received until they are requested. Drops terminal output.
+    fn sort_received(&mut self) -> Result<(), ClientError> {
+        while let Some(received) = self.protocol.next_received()? {
+            match received {
+                Received::Answer { call, outcome } => self.answers.push_back((call, outcome)),
+                Received::Output(_) | Received::Stopped(_) => {}
+                Received::News(news) => self.news.push_back(*news),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the answer to a call from those that were kept.
+    fn take_answer(&mut self, call: u64) -> Option<Outcome> {
+        let place = self.answers.iter().position(|(answered, _)| *answered == call)?;
+        self.answers.remove(place).map(|(_, outcome)| outcome)
+    }
+
+    /// Reads what has arrived, if anything. Returns at once if the socket is readable.
+    fn read_once(&mut self) -> Result<(), ClientError> {
         match self.stream.read(&mut self.buffer) {
             Ok(0) => return Err(ClientError::Closed),
             Ok(count) => {
@@ -273,16 +305,7 @@ impl Client {
             Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
             Err(error) => return Err(error.into()),
         }
-        while let Some(received) = self.protocol.next_received()? {
-            match received {
-                Received::Answer { call, outcome } => self.answers.push_back((call, outcome)),
-                Received::Output(_) | Received::Stopped(_) => {}
-                Received::News(news) => self.news.push_back(*news),
-            }
-        }
-        let place = self.answers.iter().position(|(answered, _)| *answered == call);
-        let outcome = place.and_then(|place| self.answers.remove(place));
-        outcome.map(|(_, outcome)| Protocol::result::<M>(outcome)).transpose()
+        Ok(())
     }
 
     /// Waits for the next event of this connection's subscriptions.
@@ -314,6 +337,20 @@ impl Client {
             }
         }
         Ok(None)
+    }
+
+    /// Reads once, unless an event has been received already, and returns the next event if it is complete. For callers
+    /// that poll the socket together with other descriptors and have found it readable. It may be readable only because
+    /// the daemon answered a probe.
+    ///
+    /// # Errors
+    /// A broken connection.
+    pub fn arrived_news(&mut self) -> Result<Option<EventParams>, ClientError> {
+        if let Some(news) = self.received_news()? {
+            return Ok(Some(news));
+        }
+        self.read_once()?;
+        self.received_news()
     }
 
     /// Gives a daemon that did not answer another chance, as long as the first one. Answers to earlier calls are still
@@ -416,6 +453,12 @@ impl Client {
     }
 }
 
+/// Reports whether the error of a write means that the daemon has closed the connection.
+fn is_closed_by_peer(error: &ClientError) -> bool {
+    let kind = if let ClientError::Io(error) = error { Some(error.kind()) } else { None };
+    matches!(kind, Some(io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset))
+}
+
 fn timeval(time: Duration) -> TimeVal {
     TimeVal::new(time.as_secs().cast_signed(), time.subsec_micros().into())
 }
@@ -435,7 +478,10 @@ pub(super) fn check(
         Step::Probe | Step::GiveUp(_) if listener.is_some_and(Listener::has_ended) => {
             Err(ClientError::Closed)
         }
-        Step::Probe => Ok(true),
+        Step::Probe => {
+            watchdog.note_cpu(cpu_ticks(socket));
+            Ok(true)
+        }
         Step::GiveUp(after) => give_up(socket, watchdog, now, after).map(|()| false),
     }
 }
@@ -450,10 +496,15 @@ pub(super) fn give_up(
     let is_busy = socket.and_then(holder::of).is_some_and(|holder| {
         holder.note.phase != Phase::Ready && !holder.state().is_some_and(holder::State::is_stopped)
     });
-    if watchdog.excuse(now, after, is_busy) {
+    if watchdog.extend(now, after, is_busy) {
         return Ok(());
     }
-    Err(ClientError::NoAnswer(Unresponsive::new(socket, after)))
+    Err(ClientError::NoAnswer(Unresponsive::new(socket, after, watchdog.cpu())))
+}
+
+/// Returns the CPU time that the daemon behind a socket has used, in ticks.
+pub(super) fn cpu_ticks(socket: Option<&SocketPath>) -> Option<u64> {
+    proc::cpu_ticks(holder::of(socket?)?.pid)
 }
 
 impl AsFd for Client {
@@ -465,29 +516,4 @@ impl AsFd for Client {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::net::UnixStream;
-
-    use super::*;
-    use crate::request::{SessionEnd, SessionEndParams};
-
-    #[test]
-    fn r21_polling_client_skips_the_probe_reply() {
-        let (here, mut there) = UnixStream::pair().unwrap();
-        let mut client = Client::over(OwnedFd::from(here).into());
-        let call = client.send::<SessionEnd>(&SessionEndParams { session: "s".into() }, &[]).unwrap();
-        // Unread data would turn the close into a reset.
-        let asked = there.read(&mut [0; 1024]).unwrap();
-        assert!(asked > 0);
-        there.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{}}\n").unwrap();
-        assert_eq!(client.answered::<SessionEnd>(call).unwrap(), None);
-        let answer = format!(r#"{{"jsonrpc":"2.0","id":{call},"result":{{"cancelled":1,"cleared":2}}}}"#);
-        let (begin, end) = answer.split_at(20);
-        there.write_all(begin.as_bytes()).unwrap();
-        assert_eq!(client.answered::<SessionEnd>(call).unwrap(), None, "it has not come yet");
-        there.write_all(format!("{end}\n").as_bytes()).unwrap();
-        assert_eq!(client.answered::<SessionEnd>(call).unwrap().map(|end| end.cleared), Some(2));
-        drop(there);
-        assert!(matches!(client.answered::<SessionEnd>(call), Err(ClientError::Closed)));
-    }
-}
+mod tests;

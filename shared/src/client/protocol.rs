@@ -3,11 +3,12 @@
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::error::ClientError;
 use crate::error::{ErrorKind, RpcError};
-use crate::event::EventParams;
+use crate::event::{EventKind, EventParams, GapKind};
 use crate::frame::FrameDecoder;
 use crate::limits::ANSWER_BYTES;
 use crate::message::{Incoming, RequestId, request_line};
@@ -168,7 +169,12 @@ impl Protocol {
 
     fn notification(method: &str, params: &str) -> serde_json::Result<Option<Received>> {
         Ok(Some(match method {
-            "event" => Received::News(strict::from_str(params)?),
+            // A kind that only a newer daemon knows is no reason to lose the connection.
+            "event" => match strict::from_str(params) {
+                Ok(news) => Received::News(news),
+                Err(error) if has_known_kind(params) => return Err(error),
+                Err(_) => return Ok(None),
+            },
             "output" => Received::Output(strict::from_str(params)?),
             "stopped" => Received::Stopped(strict::from_str(params)?),
             _ => return Ok(None),
@@ -205,6 +211,23 @@ fn too_long(bytes: usize, most: usize) -> RpcError {
         .hint("put the long part into a file, or raise limits.frame_bytes where the daemon runs")
 }
 
+/// Reports whether the params of an `event` notification are of a kind that this client knows.
+fn has_known_kind(params: &str) -> bool {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Kind {
+        Event {
+            #[serde(rename = "kind")]
+            _kind: EventKind,
+        },
+        Gap {
+            #[serde(rename = "kind")]
+            _kind: GapKind,
+        },
+    }
+    serde_json::from_str::<Kind>(params).is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,6 +246,24 @@ mod tests {
         assert!(call.along.is_some() && call.line.len() < ENV_INLINE_BYTES);
         let call = Protocol::carried().call::<TaskSubmit>(&params).unwrap();
         assert!(call.along.is_none() && call.line.len() > 2 * ENV_INLINE_BYTES);
+    }
+
+    #[test]
+    fn event_of_a_newer_daemon_is_skipped() {
+        let gap = r#"{"subscription":1,"kind":"gap","from":1,"to":2}"#;
+        let newer = r#"{"subscription":1,"kind":"dreamt","seq":3,"at":"2026-01-01T00:00:00Z","task":{}}"#;
+        let mut protocol = Protocol::default();
+        for params in [newer, gap, r#"{"subscription":1,"kind":"hole"}"#] {
+            protocol.push(
+                format!("{{\"jsonrpc\":\"2.0\",\"method\":\"event\",\"params\":{params}}}\n").as_bytes(),
+            );
+        }
+        assert!(matches!(protocol.next_received().unwrap(), Some(Received::News(_))));
+        assert!(protocol.next_received().unwrap().is_none());
+        let damaged = r#"{"subscription":1,"kind":"completed","seq":"three"}"#;
+        protocol
+            .push(format!("{{\"jsonrpc\":\"2.0\",\"method\":\"event\",\"params\":{damaged}}}\n").as_bytes());
+        assert!(protocol.next_received().is_err(), "nobody would learn of the end");
     }
 
     #[test]

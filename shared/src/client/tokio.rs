@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::blocking::give_up;
+use super::blocking::{cpu_ticks, give_up};
 use super::error::ClientError;
 use super::protocol::{Call, Outcome, Protocol, Received};
 use super::watchdog::{Step, Watchdog};
@@ -256,6 +256,9 @@ impl AsyncClient {
                 return Err(ClientError::Closed);
             }
             Step::Probe => {
+                // Read before the lock is held, as reading files takes a moment.
+                let ticks = cpu_ticks(self.socket.as_ref());
+                lock(&self.pending).watchdog.note_cpu(ticks);
                 // While another call writes, a probe is not needed and would have no room.
                 if let Ok(_turn) = self.write.try_lock() {
                     let probe = Protocol::probe();

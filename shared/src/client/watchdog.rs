@@ -61,8 +61,10 @@ pub(super) struct Watchdog {
     pause: Duration,
     /// When the awaited answer is due, if known.
     due: Option<Instant>,
-    /// Whether the daemon reported itself as busy when its silence was last excused.
+    /// Whether the daemon reported itself as busy when it was last given more time.
     was_busy: bool,
+    /// The CPU time that the daemon had used at the latest probe, in ticks, if known.
+    cpu: Option<u64>,
 }
 
 impl Watchdog {
@@ -77,6 +79,7 @@ impl Watchdog {
             pause: FIRST_PAUSE,
             due: None,
             was_busy: false,
+            cpu: None,
         }
     }
 
@@ -170,15 +173,25 @@ impl Watchdog {
         }
     }
 
+    /// Records the CPU time that the daemon has used at a probe, so that a busy daemon can be told from a dead one.
+    pub fn note_cpu(&mut self, ticks: Option<u64>) {
+        self.cpu = ticks;
+    }
+
+    /// Returns the CPU time that the daemon had used at the latest probe.
+    pub fn cpu(&self) -> Option<u64> {
+        self.cpu
+    }
+
     /// Grants a little more time to a daemon that reports itself as busy, unless it has been `silent` for [`BUSY`]; and
     /// once more to one that was busy until now, as it is about to answer. Reports whether it did.
-    pub fn excuse(&mut self, now: Instant, silent: Duration, is_busy: bool) -> bool {
+    pub fn extend(&mut self, now: Instant, silent: Duration, is_busy: bool) -> bool {
         let was_busy = std::mem::replace(&mut self.was_busy, is_busy);
-        let is_excused = (is_busy || was_busy) && silent < BUSY;
-        if is_excused {
+        let is_extended = (is_busy || was_busy) && silent < BUSY;
+        if is_extended {
             self.state = State::Probed(now.checked_sub(silent).unwrap_or(now), now + FIRST_ANSWER / 2);
         }
-        is_excused
+        is_extended
     }
 
     fn patience(&self) -> Duration {
@@ -286,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_daemon_is_excused_for_30_seconds() {
+    fn busy_daemon_is_given_30_seconds() {
         let begin = Instant::now();
         let mut watchdog = Watchdog::new(begin);
         watchdog.asked(begin);
@@ -294,7 +307,7 @@ mod tests {
         for ms in (0..60_000).step_by(500) {
             let now = at(begin, ms);
             if let Step::GiveUp(silent) = watchdog.tick(now)
-                && !watchdog.excuse(now, silent, true)
+                && !watchdog.extend(now, silent, true)
             {
                 given_up = Some(ms);
                 break;
@@ -304,11 +317,11 @@ mod tests {
     }
 
     #[test]
-    fn recently_busy_daemon_is_excused_once_more() {
+    fn recently_busy_daemon_is_given_more_time_once() {
         let begin = Instant::now();
         let mut watchdog = Watchdog::new(begin);
-        let excused =
-            [true, false, false, true].map(|is_busy| watchdog.excuse(begin, Duration::from_secs(5), is_busy));
-        assert_eq!(excused, [true, true, false, true]);
+        let extended =
+            [true, false, false, true].map(|is_busy| watchdog.extend(begin, Duration::from_secs(5), is_busy));
+        assert_eq!(extended, [true, true, false, true]);
     }
 }

@@ -24,6 +24,9 @@ pub struct ExecutorListResult {
     pub executors: Vec<ExecutorInfo>,
 }
 
+/// The name of the executor for the daemon's own machine.
+pub const LOCAL_EXECUTOR: &str = "local";
+
 /// An executor: where tasks can run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

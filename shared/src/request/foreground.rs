@@ -1,7 +1,9 @@
 //! Params and results of the methods on foreground jobs, their terminals, and children of other programs (R60 to
 //! R71); and the notifications about a terminal.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::terminal::OriginTerminal;
 use crate::encoding::Encoding;
@@ -133,7 +135,38 @@ pub struct ExitParams {
     /// Id of the task, or a unique prefix of at least 4 characters.
     pub id: TaskRef,
     /// How its process ended.
+    #[serde(deserialize_with = "one_exit")]
     pub exit: Exit,
+}
+
+/// Parses an exit, so that an error says what it must be: serde's own parser takes every other object for broken JSON.
+fn one_exit<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Exit, D::Error> {
+    struct One;
+
+    impl<'de> de::Visitor<'de> for One {
+        type Value = Exit;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object with one of `code`, `signal` and `unknown`")
+        }
+
+        fn visit_map<A: de::MapAccess<'de>>(self, mut members: A) -> Result<Exit, A::Error> {
+            let not = |found| de::Error::invalid_value(de::Unexpected::Other(found), &One);
+            let Some(name) = members.next_key::<String>()? else { return Err(not("an empty object")) };
+            let exit = match name.as_str() {
+                "code" => Exit::Code(members.next_value()?),
+                "signal" => Exit::Signal(members.next_value()?),
+                "unknown" => Exit::Unknown(members.next_value()?),
+                other => return Err(de::Error::unknown_variant(other, &["code", "signal", "unknown"])),
+            };
+            match members.next_key::<de::IgnoredAny>()? {
+                Some(_) => Err(not("one with several members")),
+                None => Ok(exit),
+            }
+        }
+    }
+
+    deserializer.deserialize_map(One)
 }
 
 /// Params of an `output` notification: a part of a terminal's output.

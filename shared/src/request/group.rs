@@ -21,6 +21,7 @@ pub struct GroupSetParams {
     /// Name of the group: 1 to 64 letters, digits, `.`, `_` and `-`.
     pub name: String,
     /// Number of slots, 1 to 100000. A lower number ends no task; nothing starts until enough have ended.
+    /// A pending task that takes more slots (`oversized` of the group) then runs alone.
     pub slots: u32,
 }
 

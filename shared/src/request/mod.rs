@@ -218,7 +218,8 @@ pub struct HelloResult {
     pub protocol: u32,
     /// Version of the daemon.
     pub version: String,
-    /// Id of this run of the daemon. A different one means that all earlier tasks are lost.
+    /// Id of the daemon, which a durable one keeps across restarts. A different one means that all earlier tasks are
+    /// lost.
     pub instance: String,
     /// Process id of the daemon.
     pub pid: i32,
@@ -272,6 +273,10 @@ pub struct ReloadResult {
     pub defaulted: Vec<String>,
     /// Keys that changed but require a restart.
     pub needs_restart: Vec<String>,
+    /// Number of finished tasks that a durable daemon now clears, with their output, as they exceed the limits:
+    /// `[history]`, or three quarters of `limits.tasks` or `limits.memory`.
+    #[serde(default, skip_serializing_if = "crate::task::is_zero")]
+    pub cleared: u64,
 }
 
 /// Params of `daemon.upgrade`.

@@ -12,6 +12,10 @@ use crate::time::Timestamp;
 pub struct DaemonStatus {
     /// Number of tasks that are `pending`, `running` or `resumed`.
     pub active: u64,
+    /// Whether the daemon is shutting down: it accepts no more tasks, and waits for the ends of those that can't outlive
+    /// it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shutting_down: bool,
     /// Number of tasks by status.
     pub summary: Summary,
     /// Uptime in milliseconds.
@@ -27,7 +31,8 @@ pub struct DaemonStatus {
     pub subscriptions: u64,
     /// Number of the latest event.
     pub seq: u64,
-    /// Id of this run of the daemon. A different one means that all earlier tasks are lost.
+    /// Id of the daemon, which a durable one keeps across restarts. A different one means that all earlier tasks are
+    /// lost.
     pub instance: String,
     /// Version of the daemon.
     pub version: String,
@@ -48,6 +53,10 @@ pub struct DaemonStatus {
     /// daemon is older than this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_modified: Option<Timestamp>,
+    /// Files that no other user should be able to read: the configuration, if it has a token, a header, a URL of a webhook
+    /// or a variable, and the files of tokens.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub private_files: Vec<String>,
     /// How process trees are tracked: `cgroup` or `session`.
     pub tree: String,
     /// Why they are tracked like this, for people; empty if the daemon is older than this field.
@@ -112,7 +121,7 @@ pub enum ProgramState {
     Current,
     /// Another file, such as a newer version; the daemon continues to run the old one.
     Replaced,
-    /// Nothing. The daemon keeps running, but can't start tasks in terminals.
+    /// Nothing. The daemon keeps running, but can't be restarted or upgraded from there.
     Removed,
     /// A state added by a newer daemon.
     #[serde(other)]
@@ -177,12 +186,24 @@ pub struct ChannelStatus {
     /// The notice being retried, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<ChannelRetry>,
-    /// Error of the last failed notice, without secrets.
+    /// Error of the last failed notice since the channel's settings were changed, without secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
     /// Time of `last_error`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error_at: Option<Timestamp>,
+    /// Whether the latest notice that was sent or given up is the one of `last_error`. False with daemons that do not
+    /// report it.
+    #[serde(default)]
+    pub failing: bool,
+}
+
+impl ChannelStatus {
+    /// Reports whether its latest notification failed, as far as is known: older daemons do not say which was the
+    /// latest. Always false for `tty`, which covers many terminals: an error of one proves nothing about the others.
+    pub fn is_failing(&self) -> bool {
+        self.kind != "tty" && self.last_error.is_some() && (self.failing || self.sent == 0)
+    }
 }
 
 /// A notice whose delivery failed and is being retried.

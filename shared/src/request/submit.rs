@@ -93,7 +93,7 @@ pub struct SubmitParams {
     /// only these are sent to another machine.
     #[serde(default, skip_serializing_if = "Chosen::is_empty")]
     pub chosen: Chosen,
-    /// Name of the executor that runs the task elsewhere. Default: this machine.
+    /// Name of the executor that runs the task; `local`, the default, is this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on: Option<String>,
     /// With `on`: resources that the task requests from the cluster.

@@ -143,7 +143,8 @@ pub struct OutputResult {
     pub data: String,
     /// Encoding of `data`.
     pub encoding: Encoding,
-    /// Start of `data`: the requested offset, or the end of a dropped part.
+    /// Start of `data`: the requested offset, the end of a dropped part that it is in, or the end of the output if that is
+    /// before it.
     pub offset: u64,
     /// Offset to continue from. If a dropped part follows `data`, this is after that part, beyond the end of `data`.
     pub next: u64,

@@ -13,6 +13,7 @@ mod lasting;
 mod live;
 mod machine;
 mod memory;
+mod notices;
 mod order;
 mod peers;
 mod pipeline;
@@ -24,7 +25,6 @@ mod stats;
 mod submit;
 mod throughput;
 mod timing;
-mod told;
 mod turns;
 mod waiters;
 mod wakeup;
@@ -60,7 +60,7 @@ const MEASUREMENTS: &[Measurement] = &[
     ("waiters", waiters::measure),
     ("turns", turns::measure),
     ("foreground", foreground::measure),
-    ("told", told::measure),
+    ("notices", notices::measure),
     ("order", order::measure),
     ("lasting", lasting::measure),
     ("first", first::measure),
@@ -70,9 +70,9 @@ const MEASUREMENTS: &[Measurement] = &[
 
 /// Measures bgd against bare system calls and its peers, as ratios in one run. The measurements: throughput, wakeup,
 /// submit, prompt (`shell-prompt`), filled (100,000 tasks: submit, list, memory, `top`), idle, write, read, waiters,
-/// turns (of an agent), foreground (`run`), told (subscribers, hooks, webhooks), order (batches, groups, dependents),
-/// lasting (upgrades in place, kills of a durable daemon), far (another machine by ssh on loopback), first (from a
-/// package or a clone to a first result; needs root), slurm (10,000 tasks of a real cluster; needs root).
+/// turns (of an agent), foreground (`run`), notices (subscribers, hooks, webhooks), order (batches, groups,
+/// dependents), lasting (upgrades in place, kills of a durable daemon), far (another machine by ssh on loopback), first
+/// (from a package or a clone to a first result; needs root), slurm (10,000 tasks of a real cluster; needs root).
 #[derive(Debug, Parser)]
 #[command(name = "tests/bench")]
 struct Bench {

@@ -17,8 +17,11 @@ pub enum Direction {
 }
 
 /// Returns the fields of the named object, required ones first.
+///
+/// # Panics
+/// The schema does not have the object: the page would say that it has no fields.
 pub fn fields(document: &Value, name: &str, direction: Direction) -> String {
-    let object = &document["$defs"][name];
+    let object = document["$defs"].get(name).unwrap_or_else(|| panic!("the schema does not have {name}"));
     let Some(properties) = object["properties"].as_object().filter(|properties| !properties.is_empty())
     else {
         return prose("None.");
@@ -59,8 +62,13 @@ pub fn words(document: &Value, name: &str) -> Vec<(String, String)> {
 }
 
 /// Returns the words of an enumeration as a roff list.
+///
+/// # Panics
+/// The schema does not have the enumeration.
 pub fn list_of_words(document: &Value, name: &str) -> String {
-    words(document, name).iter().map(|(word, meaning)| entry(&bold(word), meaning)).collect()
+    let words = words(document, name);
+    assert!(!words.is_empty(), "the schema does not have the words of {name}");
+    words.iter().map(|(word, meaning)| entry(&bold(word), meaning)).collect()
 }
 
 /// Returns the type of a value, in a few words.

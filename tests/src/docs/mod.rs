@@ -14,6 +14,7 @@ mod python;
 mod roff;
 mod schema;
 mod tables;
+mod valid;
 
 use std::path::{Path, PathBuf};
 
@@ -21,9 +22,11 @@ use bgctl::cli::ShellName;
 
 pub use self::check::{blocks, bold_tags_of_section, code_blocks, names, subsections, text_of_tag};
 pub use self::guides::GUIDES;
+pub use self::schema::document as schema;
 pub use self::tables::{
     AgentKey, agent_key, config_defaults, config_range, counts_bytes, known_agents, needs_restart,
 };
+pub use self::valid::check_valid;
 
 /// The command that rewrites all files.
 pub const REFRESH: &str = "cargo run -p bgd-tests --bin docs";

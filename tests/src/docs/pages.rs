@@ -1,5 +1,6 @@
 //! The pages of the two programs, generated from their command lines.
 
+use bgctl::daemon_environment::{DROPPED, KEPT, KEPT_PREFIXES};
 use bgctl::exit;
 use clap::{Command, CommandFactory as _};
 use clap_mangen::Man;
@@ -22,6 +23,7 @@ const STREAMS: &str = "Results go to standard output, everything else to standar
     Tables and colours are printed only on terminals; `NO_COLOR` turns colours off. With `--json` every verb prints \
     the object that the daemon sent, or one of its own if it does not ask the daemon, on one line; errors are printed as \
     objects too. `submit --each` prints the ids of the batch and of its tasks, and `run` prints to standard error. \
+    `top` and `list --watch` are for people, and refuse it. \
     `help`, `man PAGE`, `completions SHELL`, `shell-init` and `shell-prompt` print the same text as without it. See \
     bgd-protocol(7).";
 
@@ -56,6 +58,7 @@ pub fn bgctl() -> String {
     page += &paragraph(OWN_CODE);
     page += ".SH ENVIRONMENT\n";
     page += &entries(BGCTL_ENVIRONMENT);
+    page += &passed_on();
     page += ".SH FILES\n";
     page += &prose("See bgd-config(5).");
     page += &help(&after_help(&root), Headings::Sections);
@@ -75,11 +78,29 @@ const BGCTL_ENVIRONMENT: &[(&str, &str)] = &[
     ("NO_COLOR", "Disables colours if set and not empty."),
     ("XDG_RUNTIME_DIR", "Contains the socket, in its folder `bgd`, unless `BGD_SOCKET` is set."),
     (
-        "XDG_CONFIG_HOME, XDG_STATE_HOME, HOME, PATH, LANG, LC_*, TZ, TMPDIR",
-        "Passed on to a daemon that is started, together with all `BGD_*` and `XDG_*`, so that the daemon gets no \
-         secrets of its first caller. Tasks get the complete environment of their own submitter.",
+        "XDG_CONFIG_HOME, XDG_STATE_HOME",
+        "Contain the daemon's configuration, output and log, in their folders `bgd`, see bgd-config(5).",
     ),
 ];
+
+/// Lists what reaches a daemon that `bgctl` starts.
+fn passed_on() -> String {
+    let list = |names: Vec<String>| {
+        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        let (last, others) = names.split_last().expect("there are some");
+        format!("{} and {last}", others.join(", "))
+    };
+    let kept = KEPT.iter().map(|name| (*name).to_owned());
+    let kept = kept.chain(KEPT_PREFIXES.iter().map(|prefix| format!("{prefix}*")));
+    let dropped = DROPPED.iter().map(|name| (*name).to_owned());
+    paragraph(&format!(
+        "A daemon that is started gets only these variables of its first caller: {}; but not {}. So secrets in other \
+         variables, and `SSH_AUTH_SOCK`, do not reach it, while a password in the URL of a proxy does. Tasks get the \
+         complete environment of their own submitter.",
+        list(kept.collect()),
+        list(dropped.collect())
+    ))
+}
 
 /// Renders the section of a verb: its synopsis, its options and its examples.
 fn verb(verb: &Command) -> String {
@@ -152,15 +173,15 @@ const LOGOUT: &str = "The user manager ends with the user's last session and sto
     the logout depends on `KillUserProcesses=` in logind.conf(5).";
 
 const SYSTEMD: &str = "When started by systemd(1), it supports socket activation and readiness notification \
-    (`Type=notify`), and logs to the journal.";
+    (`Type=notify`), and logs to the journal. Its stop may take longer than `TimeoutStopSec=` if `grace.cancel` does.";
 
 /// The security model, one paragraph each.
 const SECURITY: [&str; 6] = [
     "All programs of a user trust each other. The socket is in a folder that only its user can enter, and the \
-     daemon serves only processes of its own uid, as reported by the kernel (and root with `allow_root`). Any program \
-     that can connect can do everything bgd can: run commands, read every output, end every task, answer for you. bgd \
-     is not a sandbox. A program that must not have this power needs another user, a container or a virtual machine, \
-     without the socket in it.",
+     daemon serves only processes of its own uid, as reported by the kernel (with `allow_root` also programs of root \
+     that open the socket themselves, which root's `bgctl` never does). Any program that can connect can do everything \
+     bgd can: run commands, read every output, end every task, answer for you. bgd is not a sandbox. A program that must \
+     not have this power needs another user, a container or a virtual machine, without the socket in it.",
     "Agents are your programs. `permissions` decides only how an agent's questions are answered; \
      what it does without asking depends on its own settings. The depth of `bgctl mcp` keeps agents from starting \
      agents endlessly; it is counted in an environment variable, which an agent can change.",
@@ -199,18 +220,27 @@ pub fn bgd() -> String {
              A second signal kills them at once, and stops the daemon within 2 s.",
         ),
         ("SIGHUP", "Reloads the configuration, like `bgctl daemon reload`."),
+        (
+            "SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGPWR, SIGXFSZ",
+            "Ignored; tasks do not inherit this. The log needs no signal after a rotation.",
+        ),
     ]);
     page += ".SH \"EXIT STATUS\"\n";
     page += &entries(&[
         ("0", "Stopped on request."),
         ("2", "Wrong usage, or an invalid socket path."),
-        ("69", "Can't start: another daemon has the socket, or a folder is not usable."),
+        (
+            "69",
+            "Can't start: another daemon has the socket, a folder is not usable, or fewer than 64 files may be open \
+             (`ulimit -Hn`).",
+        ),
         ("70", "An error inside bgd."),
         (
             "77",
-            "The socket's folder belongs to another user, is accessible to others, or is a symbolic link.",
+            "The socket's folder belongs to another user, is accessible to others, or is a symbolic link or not a folder; \
+             or what is at the socket's path is not a socket, but for example a file or a symbolic link.",
         ),
-        ("78", "The configuration is invalid."),
+        ("78", "The configuration is invalid, or its file can't be read."),
     ]);
     page += ".SH ENVIRONMENT\n";
     page += &entries(&[
@@ -225,7 +255,8 @@ pub fn bgd() -> String {
         ),
         (
             "LISTEN_PID, LISTEN_FDS, NOTIFY_SOCKET",
-            "Set by the service manager, see sd_listen_fds(3) and sd_notify(3).",
+            "Set by the service manager, see sd_listen_fds(3) and sd_notify(3). The path of a socket that it passes \
+             counts unless `--socket` or `BGD_SOCKET` is given.",
         ),
         ("JOURNAL_STREAM, INVOCATION_ID", "If either is set, the log goes to standard error."),
     ]);

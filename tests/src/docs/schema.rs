@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 
 use bgd_shared::error::RpcError;
 use bgd_shared::event::EventParams;
+use bgd_shared::notice::Notice;
 use bgd_shared::request::{OutputNews, StoppedNews, method_schemas};
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 const DESCRIPTION: &str = "The wire types of bgd. `methods` has the params and result of every method by \
-    name, `notifications` the notifications that the daemon sends, `error` what it returns instead of a result. \
-    Point a validator at any of them, for example at #/methods/task.submit/params.";
+    name, `notifications` the notifications that the daemon sends, `error` what it returns instead of a result, and \
+    `notice` what the program of a channel `exec` gets on standard input, and a webhook as the body of a POST. Point a validator at any of them, for example at #/methods/task.submit/params.";
 
 /// Returns the whole schema. Params are described as they are read, everything else as it is written: a field that a
 /// request may omit is always present in an answer.
@@ -28,6 +29,8 @@ pub fn document() -> Value {
     let error = writing.subschema_for::<RpcError>();
     let output = writing.subschema_for::<OutputNews>();
     let stopped = writing.subschema_for::<StoppedNews>();
+    // No method refers to it: an item of an inbox has its fields, but not its name.
+    let notice = writing.subschema_for::<Notice>();
     let notifications = json!({
         "event": { "params": event },
         "output": { "params": output },
@@ -37,7 +40,7 @@ pub fn document() -> Value {
         methods.values().filter_map(|method| method.get(part)).cloned().collect()
     };
     let mut definitions = reachable(&mut reading, &of_methods("params"));
-    let mut written = vec![json!(notifications), json!(error)];
+    let mut written = vec![json!(notifications), json!(error), json!(notice)];
     written.extend(of_methods("result"));
     for (name, definition) in reachable(&mut writing, &written) {
         let both = definitions.insert(name.clone(), definition.clone());
@@ -54,6 +57,7 @@ pub fn document() -> Value {
         "methods": methods,
         "notifications": notifications,
         "error": error,
+        "notice": notice,
         "$defs": definitions,
     })
 }

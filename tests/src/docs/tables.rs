@@ -160,6 +160,7 @@ fn limits_table() -> String {
         ("Input that all tasks together have not read", bytes(limits::UNREAD_INPUT_BYTES as u64)),
         ("Size of the beginning of an output that is always kept", bytes(limits::OUTPUT_HEAD_BYTES)),
         ("Foreground jobs per connection", limits::FOREGROUND_JOBS.to_string()),
+        ("Subscriptions of `events.subscribe` per connection", limits::SUBSCRIPTIONS.to_string()),
         ("Connections attached to one terminal", limits::TERMINAL_VIEWERS.to_string()),
         ("Items per result of `inbox.read`", limits::INBOX_PAGE.to_string()),
         ("Calls of `inbox.read` per connection that wait for an item", limits::INBOX_WAITS.to_string()),

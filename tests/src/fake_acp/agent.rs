@@ -302,6 +302,9 @@ impl Agent {
     }
 
     fn list(&self, params: &Value) -> Result<Value, Fault> {
+        if let Some(file) = &self.options.list_after {
+            self.wait_for_file(file, |_| false);
+        }
         let sessions = self.store.ids().into_iter().filter_map(|id| {
             let conversation = self.store.read(&id)?;
             let is_wanted = params["cwd"].as_str().is_none_or(|cwd| cwd == conversation.cwd);

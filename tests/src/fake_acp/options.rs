@@ -30,6 +30,9 @@ pub struct Options {
     /// session/list returns this many at once, with a cursor for the rest
     #[arg(long, value_name = "N")]
     pub page: Option<usize>,
+    /// session/list is answered once this file exists
+    #[arg(long, value_name = "FILE")]
+    pub list_after: Option<PathBuf>,
     /// session/load is answered with null, as in the protocol's text, and not with {}, as in its schema
     #[arg(long)]
     pub null_load: bool,
@@ -54,6 +57,9 @@ pub struct Options {
     /// Exits at once, without sending anything
     #[arg(long, value_name = "CODE")]
     pub exit_at_start: Option<u8>,
+    /// A permission request has no option that rejects it
+    #[arg(long)]
+    pub no_reject: bool,
     /// A line for stderr, written at the start
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub stderr: Option<String>,

@@ -143,13 +143,13 @@ fn split(prompt: &str) -> Vec<String> {
 
 fn unescaped(text: &str) -> String {
     let mut result = String::new();
-    let mut letters = text.chars();
-    while let Some(letter) = letters.next() {
+    let mut chars = text.chars();
+    while let Some(letter) = chars.next() {
         if letter != '\\' {
             result.push(letter);
             continue;
         }
-        match letters.next() {
+        match chars.next() {
             Some('n') => result.push('\n'),
             Some('t') => result.push('\t'),
             Some(other @ (';' | '\\')) => result.push(other),

@@ -132,7 +132,7 @@ impl Turn {
             Command::Tool(title) => self.tool(&title),
             Command::Flood(calls) => self.flood(calls)?,
             Command::Plan | Command::LongPlan(_) | Command::Usage(_) | Command::Tokens(_) => {
-                self.tell_of_work(command);
+                self.report_work(command);
             }
             Command::History => self.history(),
             Command::Count => self.say(&self.prompts().len().to_string()),
@@ -182,7 +182,7 @@ impl Turn {
     }
 
     /// Reports plans and consumption.
-    fn tell_of_work(&mut self, command: Command) {
+    fn report_work(&mut self, command: Command) {
         match command {
             Command::LongPlan(steps) => {
                 let text = format!("{0}\n{0}", "x".repeat(1000));
@@ -303,16 +303,15 @@ impl Turn {
 
     fn ask_for(&self, call: &Value) -> u64 {
         let option = |id: &str, name: &str, kind: &str| json!({ "optionId": id, "name": name, "kind": kind });
-        let params = json!({
-            "sessionId": self.session,
-            "toolCall": call,
-            "options": [
-                option("allow-once", "Allow once", "allow_once"),
-                option("allow-always", "Allow always", "allow_always"),
-                option("reject-once", "Reject", "reject_once"),
-                option("reject-always", "Reject always", "reject_always"),
-            ],
-        });
+        let mut options = vec![
+            option("allow-once", "Allow once", "allow_once"),
+            option("allow-always", "Allow always", "allow_always"),
+        ];
+        if !self.agent.options.no_reject {
+            options.push(option("reject-once", "Reject", "reject_once"));
+            options.push(option("reject-always", "Reject always", "reject_always"));
+        }
+        let params = json!({ "sessionId": self.session, "toolCall": call, "options": options });
         self.agent.call("session/request_permission", &params)
     }
 
@@ -325,6 +324,7 @@ impl Turn {
         }
         let outcome = &answer["result"]["outcome"];
         match (outcome["outcome"].as_str(), outcome["optionId"].as_str()) {
+            (Some("cancelled"), _) if self.agent.options.no_reject => "denied".to_owned(),
             (Some("cancelled"), _) => {
                 // Only a client that cancels the turn may answer this way; its notification may arrive later.
                 self.agent.cancel(&self.session);

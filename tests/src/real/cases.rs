@@ -50,8 +50,8 @@ pub fn text_streams(real: &Real) {
     real.model.release("gate");
     real.wait_output(id, "chunk 1");
     assert_eq!(real.daemon.run(&["output", &word]).success().stdout_text().trim_end(), "chunk 1");
-    let told = real.daemon.run(&["output", "--result", &word]).expect_code(65).stderr;
-    assert!(told.contains("not complete"), "{told}");
+    let stderr = real.daemon.run(&["output", "--result", &word]).expect_code(65).stderr;
+    assert!(stderr.contains("not complete"), "{stderr}");
     real.model.release("gate");
     real.daemon.run(&["block", &word]).success();
     assert_eq!(real.daemon.run(&["output", &word]).success().stdout_text().trim_end(), "chunk 1 chunk 2");
@@ -71,13 +71,13 @@ pub fn a_conversation_goes_on(real: &Real) {
     let process = real.process(id);
     let session = real.session(id);
     process.kill();
-    let told = real.daemon.run(&["resume", &word, "HOLD here\nSAY third"]).success().stdout_text();
-    assert_eq!(told.trim(), word, "it comes back while there is no answer");
+    let stdout = real.daemon.run(&["resume", &word, "HOLD here\nSAY third"]).success().stdout_text();
+    assert_eq!(stdout.trim(), word, "it comes back while there is no answer");
     real.model.wait_for_turn("HOLD here");
     let task = real.daemon.task(id);
     assert_eq!((task.status, task.resume_count), (Status::Resumed, 2));
-    let told = real.daemon.run(&["resume", &word, "too early"]).expect_code(65).stderr;
-    assert!(told.contains("currently being resumed"), "{told}");
+    let stderr = real.daemon.run(&["resume", &word, "too early"]).expect_code(65).stderr;
+    assert!(stderr.contains("currently being resumed"), "{stderr}");
     real.model.release("here");
     real.completed(id);
     assert_eq!(real.answer(id), "third");
@@ -92,8 +92,8 @@ pub fn a_conversation_goes_on(real: &Real) {
 pub fn an_expired_session_leaves_the_task_as_it_was(real: &Real, id: TaskId) {
     let before = real.daemon.task(id);
     let answer = real.answer(id);
-    let told = real.daemon.run(&["resume", &id.to_string(), "and then?"]).expect_code(65).stderr;
-    assert!(told.contains("new task"), "{told}");
+    let stderr = real.daemon.run(&["resume", &id.to_string(), "and then?"]).expect_code(65).stderr;
+    assert!(stderr.contains("new task"), "{stderr}");
     let error = real.daemon.try_resume(id, "and then?").expect_err("the session is gone");
     assert_eq!(error.data.kind.as_str(), "session_expired", "{error:?}");
     let after = real.daemon.task(id);
@@ -124,8 +124,8 @@ pub fn a_resume_that_was_accepted_may_fail(real: &Real) {
     for id in ids {
         let task = real.daemon.task(id);
         assert_eq!((task.run, task.resume_count), (2, 1));
-        let told = real.daemon.run(&["resume", &id.to_string(), "again"]).expect_code(65).stderr;
-        assert!(told.contains("only completed tasks can be resumed"), "{told}");
+        let stderr = real.daemon.run(&["resume", &id.to_string(), "again"]).expect_code(65).stderr;
+        assert!(stderr.contains("only completed tasks can be resumed"), "{stderr}");
     }
 }
 

@@ -326,8 +326,8 @@ impl Real {
     /// Returns the output of `bgctl output --result`, without trailing blanks: opencode's server cuts them off.
     #[track_caller]
     pub fn answer(&self, id: TaskId) -> String {
-        let told = self.daemon.run(&["output", "--result", &id.to_string()]).success().stdout_text();
-        told.trim_end().to_owned()
+        let stdout = self.daemon.run(&["output", "--result", &id.to_string()]).success().stdout_text();
+        stdout.trim_end().to_owned()
     }
 
     /// Returns the output of a task so far, to the last byte.

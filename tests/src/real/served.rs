@@ -35,8 +35,8 @@ impl Served {
         command.env("OPENCODE_SERVER_PASSWORD", PASSWORD).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().expect("opencode can be run");
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
-        let told = lines.find(|line| line.contains("listening on "));
-        assert!(told.is_some(), "opencode's server does not listen");
+        let listening = lines.find(|line| line.contains("listening on "));
+        assert!(listening.is_some(), "opencode's server does not listen");
         // Drain its output, so that it never blocks on the pipe.
         thread::spawn(move || lines.count());
         Self { child, address }

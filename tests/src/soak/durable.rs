@@ -181,14 +181,14 @@ impl Soak {
     /// Kills the daemon in the middle of submissions. Those without an answer are repeated with the same keys.
     fn kill_and_keep(&mut self) {
         let (answers, submissions) = (self.below(25), self.submissions());
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let socket = self.daemon.socket_path().clone();
         let submits = thread::spawn(move || {
             let client = Client::connect(&socket);
-            submit_all(client.ok(), submissions, &tell)
+            submit_all(client.ok(), submissions, &sender)
         });
         for _ in 0..answers {
-            if told.recv_timeout(PATIENCE).is_err() {
+            if receiver.recv_timeout(PATIENCE).is_err() {
                 break;
             }
         }
@@ -256,15 +256,15 @@ impl Soak {
     }
 }
 
-/// Makes these submissions until the daemon is gone, and reports each answer through `tell`.
-fn submit_all(client: Option<Client>, mut all: Vec<Submission>, tell: &Sender<()>) -> Vec<Submission> {
+/// Makes these submissions until the daemon is gone, and reports each answer through `sender`.
+fn submit_all(client: Option<Client>, mut all: Vec<Submission>, sender: &Sender<()>) -> Vec<Submission> {
     let Some(mut client) = client else { return all };
     client.wait_at_most(PATIENCE);
     for submission in &mut all {
         let Ok(result) = client.call::<TaskSubmit>(&submission.params) else { break };
         submission.task = Some(result.task.id);
         // The receiver may be gone already.
-        let _ = tell.send(());
+        let _ = sender.send(());
     }
     all
 }

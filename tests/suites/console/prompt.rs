@@ -136,6 +136,42 @@ fn stopped_job_waits_beside_prompt_until_resumed() {
 }
 
 #[test]
+fn resumed_job_has_the_size_of_the_terminal() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    console.resize((24, 80));
+    console.type_line("trap 'stty size' WINCH; sleep 1000 & echo up; while :; do wait; done");
+    console.wait_text("\nup\n");
+    console.resize((40, 120));
+    console.wait_text("\n40 120\n");
+    console.type_keys("\x1a");
+    console.wait_text(" stopped ");
+    at_prompt(&mut console);
+    console.resize((24, 80));
+    console.type_line("fg");
+    console.wait_text("\n24 80\n");
+    console.type_keys("\x03");
+    at_prompt(&mut console);
+}
+
+#[test]
+fn task_visited_between_its_attempts_can_be_left() {
+    let daemon = TestDaemon::start();
+    let mut console = console(&daemon);
+    let args =
+        ["submit", "--pty", "--retry", "1", "--retry-delay", "1h", "--shell", "echo up; read x; exit 3"];
+    let id = daemon.run(&args).success().word::<TaskId>();
+    console.type_line(&format!("fg {}", id.short()));
+    console.wait_text("up\n");
+    console.type_line("");
+    console.wait_text("attempt 1 has ended");
+    console.type_keys("\x02");
+    at_prompt(&mut console);
+    assert!(!console.screen().contains("task.attach"), "{console:?}");
+    daemon.cancel(&[id]);
+}
+
+#[test]
 fn job_can_be_stopped_and_resumed_more_often_than_request_limit() {
     let daemon = TestDaemon::builder().config("[limits]\nrequests = 8").start();
     let mut console = console(&daemon);
@@ -314,7 +350,7 @@ fn history_is_saved_privately_and_recalled() {
 fn invalid_lines_and_failed_commands_are_reported() {
     let daemon = TestDaemon::start();
     let mut console = console(&daemon);
-    for (line, told) in [
+    for (line, expected) in [
         ("!", "bgctl: `!` needs a command: `!COMMAND` runs it directly"),
         ("@nobody", "bgctl: `@nobody` needs a prompt: "),
         ("fg", "bgctl: no jobs next to the prompt"),
@@ -325,7 +361,7 @@ fn invalid_lines_and_failed_commands_are_reported() {
         ("help", "LINE &          run next to the prompt"),
     ] {
         run_line(&mut console, line);
-        assert!(console.screen().contains(told), "{line}: {console:?}");
+        assert!(console.screen().contains(expected), "{line}: {console:?}");
     }
 }
 
@@ -341,7 +377,7 @@ fn console_refuses_missing_terminal_and_reserved_key() {
 }
 
 #[test]
-fn r55_console_told_the_current_session_shows_its_notices() {
+fn r55_console_given_the_current_session_shows_its_notices() {
     let daemon = TestDaemon::start();
     let mut console = Terminal::open(daemon.bgctl(&["console", "--session", "."]).env("BGD_SESSION", "mine"));
     at_prompt(&mut console);

@@ -71,7 +71,7 @@ fn r171_guide_commands_for_events_work() {
 fn r171_guide_notice_line_appears_above_the_prompt() {
     let daemon = TestDaemon::start();
     let console = docs::blocks("man/bgd-notifications.md", "console");
-    let [told, submit, _id, typed] = console[0].lines().collect::<Vec<_>>()[..] else {
+    let [notice, submit, _id, typed] = console[0].lines().collect::<Vec<_>>()[..] else {
         panic!("{console:?}")
     };
     let mut shell = Terminal::shell(&daemon);
@@ -81,8 +81,8 @@ fn r171_guide_notice_line_appears_above_the_prompt() {
     shell.wait("the next prompt", |screen| screen.contents().trim_end().ends_with("\n$"));
     shell.type_keys(typed.strip_prefix("$ ").unwrap());
     // Ignoring the id and the time.
-    let (begin, end) = (told.split_once("] ").unwrap().0, ": \"short nap\" (bgctl output ");
-    assert!(told.contains(end), "{told}");
+    let (begin, end) = (notice.split_once("] ").unwrap().0, ": \"short nap\" (bgctl output ");
+    assert!(notice.contains(end), "{notice}");
     shell.wait("the line", |screen| {
         screen.contents().lines().any(|line| line.starts_with(begin) && line.contains(end))
     });

@@ -96,12 +96,12 @@ fn r142_each_notice_arrives_once_despite_connection_losses() {
     let far = Far::start();
     let relay = Relay::start(far.daemon.home(), far.daemon.socket());
     far.set_session(&[("BGD_SOCKET", relay.socket().to_str().unwrap())]);
-    let told = |name: &str| {
+    let notified = |name: &str| {
         let id = far.daemon.submit_in("s", &format!(": {name}"));
         far.daemon.block(&[id]);
         id.short()
     };
-    let mut expected = vec![told("before")];
+    let mut expected = vec![notified("before")];
     let mut inbox = begin(&far, &["inbox", "--session", "s", "--follow", "--ack"]);
     let mut errors = lines(inbox.stderr.take().unwrap());
     // The first line of each contains the beginning of the task's id.
@@ -114,15 +114,15 @@ fn r142_each_notice_arrives_once_despite_connection_losses() {
     };
     assert_eq!(next(1), expected);
     for _ in 0..2 {
-        cut_while(&far, &mut errors, || expected.extend([told("one"), told("two")]));
+        cut_while(&far, &mut errors, || expected.extend([notified("one"), notified("two")]));
         assert_eq!(next(2), expected);
     }
     // One item is printed, and the answer to its acknowledgement is lost.
     relay.cut_behind("inbox.ack");
-    expected.push(told("unacknowledged"));
+    expected.push(notified("unacknowledged"));
     assert_eq!(next(1), expected);
     assert!(errors.any(|line| line.ends_with("connected to far again")));
-    expected.push(told("after"));
+    expected.push(notified("after"));
     assert_eq!(next(1), expected);
     wait::poll_until("the last acknowledgement", || far.daemon.inbox("s").is_empty().then_some(()));
     end(inbox);

@@ -116,6 +116,7 @@ fn r140_remote_daemon_is_started_if_none_runs() {
     far.set_session(&[("BGD_DAEMON", bgd_tests::bgd_path().to_str().unwrap())]);
     let none = far.run(&["--no-start", "list"]).expect_code(69);
     assert!(none.stderr.contains("bgctl: far: no daemon is"), "{}", none.stderr);
+    assert!(none.stderr.contains("hint: `bgctl -H far daemon start` starts one"), "{}", none.stderr);
     assert_eq!(far.run(&["daemon", "stop"]).success().stdout_text(), "no daemon is running\n");
     assert!(far.run(&["daemon", "start"]).success().stdout_text().starts_with("started, pid "));
     let id = far.run(&["submit", "--", "echo", "up"]).word::<TaskId>().to_string();

@@ -74,7 +74,8 @@ fn r140_keep_alives_are_set_only_where_user_set_none() {
         assert!(!all.is_empty());
         for call in all {
             assert_eq!(option(&call, "ServerAliveInterval="), ours, "{call:?}");
-            assert_eq!(option(&call, "ControlPath="), None, "{call:?}");
+            assert_eq!(option(&call, "ControlPath="), Some("none"), "{call:?}");
+            assert_eq!(option(&call, "ControlMaster="), Some("no"), "{call:?}");
         }
     }
 }

@@ -214,6 +214,23 @@ fn r141_remote_background_task_reads_local_standard_input() {
 }
 
 #[test]
+fn r141_all_input_is_sent_as_it_arrives_even_in_small_lines() {
+    let far = Far::of(TestDaemon::builder().config("[limits]\nframe_bytes = 4096").start());
+    let mut command = far.bgctl(&["submit", "--stdin", "--", "cat"]);
+    let mut submit = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut id = String::new();
+    BufReader::new(submit.stdout.as_mut().unwrap()).read_line(&mut id).unwrap();
+    // More than fits into one line, while the input stays open.
+    let mut input = submit.stdin.take().unwrap();
+    input.write_all(&[b'x'; 3000]).unwrap();
+    wait::poll_until("all of it", || {
+        (far.run(&["output", id.trim()]).stdout_text().len() == 3000).then_some(())
+    });
+    drop(input);
+    assert!(wait::poll_until("the end", || submit.try_wait().unwrap()).success());
+}
+
+#[test]
 fn r141_input_is_sent_after_subscription_was_dropped() {
     let config = "[limits]\nevent_history_bytes = 16384\nwrite_queue_bytes = 4096";
     let far = Far::of(TestDaemon::builder().config(config).start());

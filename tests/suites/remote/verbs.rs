@@ -69,6 +69,7 @@ fn r140_remote_tasks_can_be_controlled() {
     says(&far, &["output", &one], "got words\n");
     let again: TaskId = far.run(&["rerun", &two]).word();
     assert_eq!((there(again).rerun_of, &*there(again).description), (Some(second), "new"));
+    assert_eq!([first, second, again].map(|id| there(id).key), [None, None, None], "nobody gave them a key");
     far.run(&["block", &again.to_string()]).success();
     assert_eq!(far.connections(), 1);
 }
@@ -288,9 +289,9 @@ fn r20_separate_streams_of_remote_task_are_not_mistaken_for_each_other() {
     says(&far, &["output", "--stderr", &split], "err\n");
     for words in [&["output", &split][..], &["output", "-f", &split], &["output", "--tail", "1", &split]] {
         let shown = far.run(words).success();
-        let told =
+        let expected =
             format!("4 B of standard error are stored separately: `bgctl output --stderr {}`", &split[..8]);
-        assert!(shown.stdout == b"out\n" && shown.stderr.contains(&told), "{shown:?}");
+        assert!(shown.stdout == b"out\n" && shown.stderr.contains(&expected), "{shown:?}");
     }
     for words in [&["output", "--stdout", &split][..], &["output", &whole]] {
         assert_eq!(far.run(words).success().stderr, "");

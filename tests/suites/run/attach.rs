@@ -5,16 +5,8 @@ use std::fs;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Status;
 use bgd_tests::{Process, Terminal, TestDaemon, wait};
-use nix::sys::stat::Mode;
-use nix::unistd::mkfifo;
 
-use super::READS_LATE;
-
-fn gate(daemon: &TestDaemon) -> std::path::PathBuf {
-    let gate = daemon.home().join("gate");
-    mkfifo(&gate, Mode::S_IRWXU).unwrap();
-    gate
-}
+use super::{READS_LATE, fifo, gate};
 
 #[test]
 fn attach_shows_and_detaches_from_task_without_terminal() {
@@ -43,6 +35,53 @@ fn attach_shows_and_detaches_from_task_without_terminal() {
     shell.wait_text("\nup\ngot words\n");
     shell.wait_prompt();
     assert_eq!(shell.run_line("(exit $?)"), 3);
+}
+
+#[test]
+fn attach_shows_output_from_its_beginning_after_it_was_truncated() {
+    let daemon = TestDaemon::start();
+    let gates = ["first", "second"].map(|name| fifo(&daemon, name));
+    let line =
+        "echo a long first line; read x < first; : > /proc/self/fd/1; echo short; read x < second; echo end";
+    let id: TaskId = daemon.run(&["submit", "--shell", line]).success().word();
+    daemon.wait_running(id);
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line(&format!("bgctl attach {}", id.short()));
+    shell.wait_text("\na long first line\n");
+    wait::for_reader(&gates[0], "go\n");
+    shell.wait_text("\nbgctl: the output file was truncated; this continues from its beginning\nshort\n");
+    wait::for_reader(&gates[1], "go\n");
+    shell.wait_text("\nshort\nend\n");
+    shell.wait_prompt();
+}
+
+#[test]
+fn attach_to_a_task_that_has_not_started_names_the_reason_to_wait() {
+    let daemon = TestDaemon::start();
+    let gate = daemon.run(&["submit", "--", "sleep", "1000"]).success().word::<TaskId>();
+    let args = ["submit", "--pty", "--after", &gate.to_string(), "--", "cat"];
+    let id = daemon.run(&args).success().word::<TaskId>();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line(&format!("bgctl attach {}", id.short()));
+    shell.wait_text(&format!("it is still to start: `bgctl status {}`", id.short()));
+    shell.wait_prompt();
+    assert_eq!(shell.run_line("(exit $?)"), 65);
+    assert!(!shell.screen().contains("what it wrote"));
+}
+
+#[test]
+fn attach_reports_separate_standard_error_at_the_end() {
+    let daemon = TestDaemon::start();
+    let gate = gate(&daemon);
+    let line = "echo up; echo failed >&2; read x < gate; exit 1";
+    let id = daemon.run(&["submit", "--split", "--shell", line]).success().word::<TaskId>();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line(&format!("bgctl attach {}", id.short()));
+    shell.wait_text("\nup\n");
+    wait::for_reader(&gate, "go\n");
+    shell.wait_text("7 B of standard error are stored separately: `bgctl output --stderr");
+    shell.wait_prompt();
+    assert_eq!(shell.run_line("(exit $?)"), 1);
 }
 
 /// The output and input of a full-screen program.

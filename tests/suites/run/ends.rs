@@ -53,9 +53,9 @@ fn run_json_is_written_to_stderr() {
     let outcome =
         daemon.run(&["run", "--json", "--tag", "mine", "--shell", "echo out; exit 3"]).expect_code(3);
     assert_eq!(outcome.stdout_text(), "out\n");
-    let told: bgd_shared::request::TaskResult = serde_json::from_str(&outcome.stderr).unwrap();
-    assert_eq!((told.task.exit, told.task.origin), (Some(Exit::Code(3)), Origin::Run));
-    assert_eq!(told.task.tags, ["mine"]);
+    let result: bgd_shared::request::TaskResult = serde_json::from_str(&outcome.stderr).unwrap();
+    assert_eq!((result.task.exit, result.task.origin), (Some(Exit::Code(3)), Origin::Run));
+    assert_eq!(result.task.tags, ["mine"]);
 }
 
 /// A `run` of a shell command that waits for the end of its task, and that task once it has written `up`.

@@ -5,11 +5,9 @@ use std::fs;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::{Exit, Status};
 use bgd_tests::{Process, Terminal, TestDaemon, wait};
-use nix::sys::stat::Mode;
-use nix::unistd::mkfifo;
 use rustix::process::Signal;
 
-use super::{READS_LATE, holds};
+use super::{READS_LATE, gate, holds};
 use crate::no_answer::Stopped;
 
 /// Returns the id in the sentence of R61, which is alone on its line.
@@ -223,11 +221,12 @@ fn backgrounding_json_is_written_to_stderr() {
     bgd_tests::wait::for_line(&daemon.home().join("told"), "up");
     shell.type_keys("\x02");
     shell.wait_prompt();
-    let told = fs::read_to_string(daemon.home().join("told")).unwrap();
-    let told: bgd_shared::request::DetachResult = serde_json::from_str(told.lines().nth(1).unwrap()).unwrap();
-    assert!(told.message.ends_with(&told.task.id.to_string()));
+    let text = fs::read_to_string(daemon.home().join("told")).unwrap();
+    let result: bgd_shared::request::DetachResult =
+        serde_json::from_str(text.lines().nth(1).unwrap()).unwrap();
+    assert!(result.message.ends_with(&result.task.id.to_string()));
     assert!(!shell.screen().contains("backgrounded"));
-    daemon.cancel(&[told.task.id]);
+    daemon.cancel(&[result.task.id]);
 }
 
 #[test]
@@ -258,8 +257,7 @@ fn r62_job_stopped_by_ctrl_z_while_backgrounded_continues() {
 #[test]
 fn r67_input_typed_before_key_reaches_job_that_reads_late() {
     let daemon = TestDaemon::start();
-    let gate = daemon.home().join("gate");
-    mkfifo(&gate, Mode::S_IRWXU).unwrap();
+    let gate = gate(&daemon);
     let mut shell = Terminal::shell(&daemon);
     shell.type_line(&format!("bgctl run --shell '{READS_LATE}'"));
     shell.wait_text("up\n");

@@ -6,6 +6,8 @@ use bgd_shared::id::TaskId;
 use bgd_tests::{Process, Terminal, TestDaemon, processes_of, wait};
 use rustix::process::Signal;
 
+use super::gate;
+
 fn is_stopped(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
@@ -216,10 +218,119 @@ fn ctrl_z_stops_job_without_terminal_of_its_own() {
     shell.fg();
     let processes: Vec<Process> = pids.iter().map(|pid| Process::open(*pid).unwrap()).collect();
     shell.type_keys("\x03");
-    shell.wait_line("^C$");
+    shell.wait_prompt();
     shell.type_line("echo \"<$?>\"");
     assert_eq!(shell.wait_code(), 130);
     processes.iter().for_each(Process::gone);
+}
+
+/// Types a line that runs a job, interrupts the job, and asserts that the shell is back at its prompt, not in the next
+/// command of this line.
+#[track_caller]
+fn interrupt(shell: &mut Terminal, line: &str) {
+    shell.clear();
+    shell.type_line(line);
+    shell.wait("the job's word", |screen| screen.contents().lines().any(|line| line.trim_end() == "up1"));
+    shell.type_keys("\x03");
+    // Not every shell ends the line that shows the key.
+    let is_prompt = |line: &str| matches!(line.trim_end(), "$" | "^C$");
+    shell.wait("a prompt", |screen| screen.contents().trim_end().lines().last().is_some_and(is_prompt));
+    let screen = shell.screen();
+    assert!(screen.lines().all(|line| line != "next" && line != "up2"), "{line}: {screen}");
+    assert_eq!(shell.run_line("(exit $?)"), 130, "{line}");
+}
+
+#[test]
+fn ctrl_c_ends_script_around_job() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    let job = "bgctl run --shell \"echo up1; exec sleep 1000\"";
+    for program in ["dash", "bash", "zsh -f", "fish --no-config"] {
+        for job in [job, &format!("{job} | cat"), &format!("true | {job}")] {
+            fs::write(daemon.home().join("script"), format!("{job}\necho next\n")).unwrap();
+            interrupt(&mut shell, &format!("{program} script"));
+        }
+    }
+}
+
+#[test]
+fn ctrl_c_ends_loop_around_job() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    let run = "bgctl run --shell \"echo up$i; exec sleep 1000\"";
+    for run in [run, &format!("{run} | cat")] {
+        let line = format!("for i in 1 2; do {run}; done");
+        interrupt(&mut shell, &line);
+        for program in ["dash", "bash", "zsh -f", "zsh -fi"] {
+            interrupt(&mut shell, &format!("{program} -c '{line}'"));
+        }
+        for program in ["fish --no-config", "fish --no-config -i"] {
+            interrupt(&mut shell, &format!("{program} -c 'for i in 1 2; {run}; end'"));
+        }
+    }
+}
+
+#[test]
+fn script_goes_on_after_job_that_handles_ctrl_c() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    for (trap, code) in [("", 3), ("exit 130", 130), ("exit 0", 0)] {
+        let job = format!("trap \"{trap}\" INT; echo up; while read x; do exit 3; done");
+        fs::write(daemon.home().join("job"), job).unwrap();
+        shell.type_line("bash -c 'bgctl run -- sh job; echo \"<$?>\"'");
+        shell.wait_text("\nup\n");
+        shell.type_keys("\x03");
+        if code == 3 {
+            shell.wait_text("^C");
+            shell.type_keys("\r");
+        }
+        assert_eq!(shell.wait_code(), code, "{trap:?}");
+    }
+}
+
+#[test]
+fn script_that_ignores_ctrl_c_gets_exit_code_of_interrupted_job() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    for program in ["dash", "bash", "zsh -f"] {
+        let job = "bgctl run --shell \"echo up; exec sleep 1000\"";
+        fs::write(daemon.home().join("script"), format!("trap '' INT\n{job}\necho \"<$?>\"\n")).unwrap();
+        shell.type_line(&format!("{program} script"));
+        shell.wait_text("\nup\n");
+        shell.type_keys("\x03");
+        assert_eq!(shell.wait_code(), 130, "{program}");
+    }
+}
+
+#[test]
+fn run_continued_before_it_has_stopped_does_not_stop() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    let gate = gate(&daemon);
+    shell.type_line("bgctl run --shell 'echo up; read x < gate; exit 9' > log");
+    wait::for_line(&daemon.home().join("log"), "up");
+    let is_run = |process: &Process| process.cmdline().contains("bgctl run ");
+    let run = processes_of(daemon.home()).into_iter().find(is_run).expect("it runs");
+    let is_read = |signal: Signal| {
+        let status = fs::read_to_string(run.proc("status")).unwrap_or_default();
+        let pending = status.lines().filter_map(|line| {
+            let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
+            u64::from_str_radix(mask.trim(), 16).ok()
+        });
+        pending.fold(0, |all, mask| all | mask) & (1 << (signal.as_raw() - 1)) == 0
+    };
+    // The daemon can't answer meanwhile.
+    daemon.process().signal(Signal::STOP).unwrap();
+    run.signal(Signal::TSTP).unwrap();
+    until(|| is_read(Signal::TSTP));
+    run.signal(Signal::CONT).unwrap();
+    until(|| is_read(Signal::CONT));
+    daemon.process().signal(Signal::CONT).unwrap();
+    wait::for_reader(&gate, "go\n");
+    run.gone();
+    shell.wait_prompt();
+    shell.type_line("echo \"<$?>\"");
+    assert_eq!(shell.wait_code(), 9);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod carried;
 mod cycles;
 mod guide;
+mod names;
 mod numbers;
 mod source;
 
@@ -203,13 +204,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "bgctl/src/top/",
         &[
-            "top", "duration", "exit", "failure", "link", "options", "percent", "render", "terminal",
+            "top", "duration", "exit", "failure", "link", "options", "progress", "render", "terminal",
             "state", "cli",
         ],
     ),
     (
         "bgctl/src/mcp/",
-        &["mcp", "cli", "link", "duration", "exit", "failure", "job", "name", "render", "seek", "when"],
+        &["mcp", "cli", "link", "duration", "exit", "failure", "job", "name", "output", "render", "when"],
     ),
 ];
 

@@ -63,9 +63,10 @@ fn requirement_numbers_in_sources_match_requirements_page() {
         .filter(|pair| pair[0] >= pair[1])
         .map(|pair| format!("R{} stands behind R{}", pair[1], pair[0]))
         .collect();
-    let told: BTreeSet<u32> = rows.into_iter().collect();
+    let listed: BTreeSet<u32> = rows.into_iter().collect();
     let used = used();
-    broken.extend(used.difference(&told).map(|number| format!("R{number:02} is named and not told")));
-    broken.extend(told.difference(&used).map(|number| format!("R{number:02} is told, and nothing names it")));
+    broken.extend(used.difference(&listed).map(|number| format!("R{number:02} is named and not told")));
+    broken
+        .extend(listed.difference(&used).map(|number| format!("R{number:02} is told, and nothing names it")));
     none("tests/REQUIREMENTS.md tells each requirement that a test or a comment names", &broken);
 }

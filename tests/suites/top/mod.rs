@@ -11,7 +11,7 @@ mod seen;
 
 use std::process::Command;
 
-use bgd_tests::{Terminal, TestDaemon, wait};
+use bgd_tests::{Outcome, Terminal, TestDaemon, wait};
 
 #[track_caller]
 fn sized(daemon: &TestDaemon, args: &[&str], size: (u16, u16)) -> Terminal {
@@ -168,4 +168,25 @@ fn r163_top_once_prints_one_frame_for_scripts() {
     let refused = daemon.run(&["top"]).expect_code(2);
     assert!(refused.stderr.contains("bgctl top --once"), "{}", refused.stderr);
     assert!(daemon.run(&["top", "--json"]).expect_code(2).stderr.contains("bgctl events"));
+}
+
+#[test]
+fn r163_one_frame_shows_progress_and_usage_of_running_tasks() {
+    let daemon = TestDaemon::start();
+    let gate = daemon.home().join("gate");
+    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let line = format!("echo 3/4 parts; read x < {}", gate.display());
+    let id: bgd_shared::id::TaskId = daemon.run(&["submit", "-d", "job", "--shell", &line]).success().word();
+    daemon.run(&["block", "--line", "parts", &id.to_string()]).success();
+    let row = || {
+        let frame = Outcome::of(daemon.bgctl(&["top", "--once"]).env("COLUMNS", "120").env("LINES", "12"));
+        let frame = frame.success().stdout_text();
+        let row = frame.lines().find(|line| line.contains(&id.short())).unwrap_or_else(|| panic!("{frame}"));
+        row.split_whitespace().map(str::to_owned).collect::<Vec<String>>()
+    };
+    let has_memory = |row: &Vec<String>| row.iter().any(|word| word.ends_with("iB"));
+    // A busy daemon gives up a measurement.
+    let row = wait::poll_until("a measurement", || Some(row()).filter(has_memory));
+    let shares: Vec<&String> = row.iter().filter(|word| word.ends_with('%')).collect();
+    assert!(shares.len() == 2 && shares.iter().any(|share| *share == "75%"), "progress and CPU: {row:?}");
 }

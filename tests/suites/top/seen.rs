@@ -83,8 +83,8 @@ fn r160_list_shows_what_pending_tasks_wait_for() {
     // The same in the table of `bgctl list`.
     let listed = daemon.run(&["list"]).success().stdout_text();
     for (number, (_, state)) in pending.iter().enumerate() {
-        let is_told = |line: &str| line.contains(state) && line.ends_with(&format!("\ttask {number}"));
-        assert!(listed.lines().any(is_told), "{state}: {listed}");
+        let is_listed = |line: &str| line.contains(state) && line.ends_with(&format!("\ttask {number}"));
+        assert!(listed.lines().any(is_listed), "{state}: {listed}");
     }
     for size in [(20, 80), (20, 100)] {
         let mut top = sized(&daemon, &["s:pending"], size);

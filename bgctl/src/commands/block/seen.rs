@@ -7,10 +7,11 @@ use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::{BlockMode, BlockParams, BlockResult, BlockUntil, TaskBlock};
 use bgd_shared::task::Task;
 
+use super::remaining::{is_missing, remaining};
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::remaining::{is_missing, remaining};
+use crate::render::listed;
 
 /// The tasks as last seen, in the order given; none if the wait names one by its whole id.
 #[derive(Default)]
@@ -95,12 +96,14 @@ impl Seen {
     }
 }
 
+/// Maximum number of ids to list in a failure; the rest are counted.
+const IDS: usize = 3;
+
 /// Creates the failure of a wait that can't report how these tasks ended. `code` is the exit code for the others.
 pub fn unknown(ids: &[TaskId], code: Code) -> Failure {
-    let names: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    let names = listed(ids.iter().map(ToString::to_string), IDS);
     let (tasks, they, were) = if ids.len() == 1 { ("task", "it", "was") } else { ("tasks", "they", "were") };
-    let message =
-        format!("{tasks} {} {were} cleared before this wait saw how {they} ended", names.join(", "));
+    let message = format!("{tasks} {names} {were} cleared before this wait saw how {they} ended");
     let code = if code == Code::OK { Code::NO_TASK } else { code };
     Failure::new(code, "task_not_found", message)
         .hint("`bgctl events --since 0` shows the end, if the daemon's history still has it")
@@ -164,5 +167,7 @@ mod tests {
         let failure = unknown(&[id(1), id(2)], Code::TASK_FAILED);
         assert_eq!(failure.code, Code::TASK_FAILED);
         assert!(failure.message.contains("were cleared before this wait saw how they ended"), "{failure}");
+        let ids: Vec<TaskId> = (1..=1000).map(id).collect();
+        assert!(unknown(&ids, Code::OK).message.contains(" and 997 more were cleared"));
     }
 }

@@ -9,6 +9,7 @@ use bgd_shared::time::Timestamp;
 
 use super::failed::failed;
 use crate::context::Context;
+use crate::render::daemon::shutting_down;
 use crate::render::doctor::Check;
 
 const PART: &str = "daemon";
@@ -18,12 +19,16 @@ pub fn checks(checks: &mut Vec<Check>, context: &mut Context) -> Option<DaemonSt
     let status = match context.call::<DaemonStatusOf>(&NoParams {}) {
         Ok(status) => status,
         Err(failure) => {
-            checks.push(failed(PART, "answers", &failure));
+            checks.push(failed(PART, "answers", &context.link.name_host(failure)));
             return None;
         }
     };
     let found = format!("version {}, pid {}, socket {}", status.version, status.pid, status.socket);
     checks.push(Check::ok(PART, "answers", found));
+    checks.extend(shutting_down(&status).map(|found| {
+        let hint = "bgctl daemon stop --grace 0     skips the rest of the tasks' grace period";
+        Check::note(PART, "ending", found).hint(hint)
+    }));
     checks.push(version(&status, env!("CARGO_PKG_VERSION")));
     checks.extend(status.program.as_ref().and_then(program));
     checks.push(match context.link.check_config() {
@@ -85,7 +90,8 @@ fn program(program: &ProgramStatus) -> Option<Check> {
                 .hint("bgctl daemon upgrade     switches to the new one; no task ends")
         }
         ProgramState::Removed => {
-            let hint = "install bgd again; the daemon keeps running, but can't run tasks in terminals";
+            let hint =
+                "install bgd again, or name another file: bgctl daemon upgrade --binary FILE; tasks run on";
             Check::fails(PART, "program", format!("{path} was removed"), hint)
         }
     })

@@ -7,7 +7,7 @@ use std::path::Path;
 use bgd_shared::request::DaemonStatus;
 use nix::unistd::Uid;
 
-use crate::render::doctor::Check;
+use crate::render::doctor::{Check, State};
 
 const PART: &str = "daemon";
 
@@ -24,10 +24,42 @@ pub fn checks(checks: &mut Vec<Check>, status: &DaemonStatus) {
         checks.push(private("socket's folder", folder, OTHERS_WRITE));
     }
     checks.push(private("state folder", Path::new(&status.state_dir), OTHERS));
-    // A missing configuration has its own check.
-    if Path::new(&status.config).exists() {
-        checks.push(private("config's mode", Path::new(&status.config), OTHERS_WRITE));
+    let (config, others): (Vec<&String>, Vec<&String>) =
+        status.private_files.iter().partition(|path| **path == status.config);
+    // A missing configuration has its own check, and a device such as /dev/null is nobody's to change.
+    if Path::new(&status.config).is_file() {
+        let check = if config.is_empty() { private } else { secret };
+        checks.push(check("config's mode", Path::new(&status.config), OTHERS_WRITE));
     }
+    // A missing file is the channel's problem.
+    let others = others.into_iter().map(Path::new).filter(|path| path.exists());
+    checks.extend(others.map(|path| secret("token's file", path, OTHERS_WRITE)));
+}
+
+/// Checks, besides these rights, that others can't read a file with secrets. If that is all they can do, the check does
+/// not fail: most machines have only one user.
+fn secret(name: &'static str, path: &Path, rights: u32) -> Check {
+    if let Ok(meta) = fs::metadata(path)
+        && is_provided_by_root(meta.uid(), meta.mode(), Uid::effective())
+    {
+        return Check::ok(
+            PART,
+            name,
+            format!("{}, mode {:03o}, root's", path.display(), meta.mode() & 0o7777),
+        );
+    }
+    let check = private(name, path, OTHERS);
+    let is_read_only = private(name, path, rights).state == State::Ok;
+    if check.state == State::Fails && is_read_only {
+        let found = format!("{} may contain secrets, and other users can read it", path.display());
+        return Check::note(PART, name, found).hint(check.hint.unwrap_or_default());
+    }
+    check
+}
+
+/// Whether root gave this file to the user's group to read, as service managers and containers provide secrets.
+fn is_provided_by_root(owner: u32, mode: u32, user: Uid) -> bool {
+    !user.is_root() && owner == 0 && mode & (OTHERS_WRITE | 0o007) == 0
 }
 
 /// Checks that a path is the user's own, and that others have none of these rights.
@@ -59,7 +91,30 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-    use crate::render::doctor::State;
+
+    #[test]
+    fn r168_secret_file_readable_by_others_is_noted_with_chmod_hint() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let check = |mode| {
+            fs::set_permissions(file.path(), fs::Permissions::from_mode(mode)).unwrap();
+            secret("file", file.path(), OTHERS_WRITE)
+        };
+        let hint = |mask: &str| Some(format!("chmod {mask} {}", file.path().display()));
+        assert_eq!(check(0o600).state, State::Ok);
+        let readable = check(0o644);
+        assert_eq!((readable.state, readable.hint), (State::Note, hint("600")));
+        let writable = check(0o666);
+        assert_eq!((writable.state, writable.hint), (State::Fails, hint("600")), "not 644");
+    }
+
+    #[test]
+    fn r168_secret_provided_by_root_is_accepted() {
+        let (user, root) = (Uid::from_raw(1000), Uid::from_raw(0));
+        assert!(is_provided_by_root(0, 0o100_440, user));
+        assert!(!is_provided_by_root(0, 0o100_444, user), "everybody can read it");
+        assert!(!is_provided_by_root(0, 0o100_460, user), "the group can write it");
+        assert!(!is_provided_by_root(1000, 0o100_440, user) && !is_provided_by_root(0, 0o100_440, root));
+    }
 
     #[test]
     fn r168_folder_open_to_others_fails_with_chmod_hint() {

@@ -3,15 +3,19 @@
 //! them.
 
 use std::ffi::OsString;
-use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+use bgd_shared::small_file;
 
 use crate::link::ended;
 
 /// Timeout for a command that checks the login.
 const ANSWER: Duration = Duration::from_secs(5);
+
+/// The maximum size of a credentials file.
+const LOGIN_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Where an agent keeps its credentials.
 #[derive(Debug)]
@@ -131,7 +135,7 @@ impl Login {
             return Some((*name).to_owned());
         }
         let path = self.folder(user)?.join(self.file.2);
-        let text = fs::read_to_string(&path).ok()?;
+        let (text, _) = small_file::read(&path, LOGIN_BYTES).ok()?;
         (!text.trim().is_empty() && text.contains(self.word)).then(|| path.display().to_string())
     }
 
@@ -163,6 +167,8 @@ fn says_yes(words: &[&str]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -19,6 +19,7 @@ use crate::job;
 use crate::render::doctor::Check;
 use crate::render::table::status;
 use crate::render::wall::Clock;
+use crate::render::{daemon, quoted};
 
 /// Timeout for a channel to deliver the test notification.
 const DELIVERY: Duration = Duration::from_secs(20);
@@ -57,24 +58,27 @@ pub fn agents(checks: &mut Vec<Check>, context: &mut Context) {
 
 fn started(part: &'static str, agent: &AgentInfo, is_remote: bool) -> Check {
     if let Some(error) = &agent.error {
-        let words: Vec<_> = agent.command.iter().map(|word| word.to_string_lossy()).collect();
         let hint = format!(
             "run `{}` yourself to see what it says; [agents.{}] is its configuration",
-            words.join(" "),
+            quoted(&agent.command),
             agent.name
         );
         return Check::fails(part, &agent.name, error, hint);
     }
-    let version = agent.check.as_ref().and_then(|check| check.version.as_deref());
+    let check = agent.check.as_ref();
+    let version = check.and_then(|check| check.version.as_deref());
     let version = version.map(|version| format!(" (version {version})")).unwrap_or_default();
-    let starts = format!("starts{version}");
+    let has_started = check.is_some_and(|check| check.started_in_ms.is_some());
+    // A template agent starts only for a prompt.
+    let starts =
+        if has_started { format!("starts{version}") } else { "was found, but not started".to_owned() };
     // The evidence of a login is on the machine where the agent runs.
     let program = agent.command.first().filter(|_| !is_remote && agent.url.is_none());
     let Some(known) = program.and_then(|program| logins::of(&program.to_string_lossy())) else {
         return Check::ok(
             part,
             &agent.name,
-            format!("{starts}; its first prompt shows whether it is logged in"),
+            format!("{starts}; its first prompt shows whether it {}", first_prompt(has_started)),
         );
     };
     match known.found(&UserEnv::own()) {
@@ -84,6 +88,11 @@ fn started(part: &'static str, agent: &AgentInfo, is_remote: bool) -> Check {
                 .hint(format!("{}, unless [agents.{}.env] has a key", known.how, agent.name))
         }
     }
+}
+
+/// Returns what only the first prompt of an agent shows.
+const fn first_prompt(has_started: bool) -> &'static str {
+    if has_started { "is logged in" } else { "works" }
 }
 
 /// Checks each channel; with `notify`, sends a notification through each.
@@ -97,22 +106,63 @@ pub fn channels(checks: &mut Vec<Check>, status: &DaemonStatus, notify: bool, co
         ));
     }
     for channel in channels {
-        let found = format!("{}, {} sent, {} failed", channel.kind, channel.sent, channel.failed);
-        let mut check = match &channel.problem {
-            Some(problem) => Check::fails(PART, &channel.name, problem, correct(channel)),
-            None => Check::ok(PART, &channel.name, found),
-        };
+        let mut check = known(PART, channel, Timestamp::now());
         // The test is not submitted from a terminal, so it would appear at no prompt.
         if notify && channel.kind != "tty" {
             check = match delivered(&channel.name, context) {
                 Ok(Trial::Delivered) => Check::ok(PART, &channel.name, "the test notification was delivered"),
-                Ok(Trial::Failed(why)) => Check::fails(PART, &channel.name, why, correct(channel)),
+                Ok(Trial::Failed(why)) => Check::fails(PART, &channel.name, why, if_well(channel)),
                 Ok(Trial::NotTried(why, hint)) => Check::fails(PART, &channel.name, why, hint),
                 Err(failure) => failed(PART, &channel.name, &failure),
             };
         }
         checks.push(check);
     }
+}
+
+/// Judges a channel by what the daemon knows of it.
+fn known(part: &'static str, channel: &ChannelStatus, now: Timestamp) -> Check {
+    let name = &channel.name;
+    if let Some(problem) = &channel.problem {
+        return Check::fails(part, name, problem, correct(channel));
+    }
+    // A server may ask to wait before the first try: then nothing has failed.
+    if let Some(retry) = channel.retry.as_ref().filter(|retry| retry.tries > 0) {
+        return Check::fails(part, name, daemon::retry(retry, now), again(channel));
+    }
+    if let Some(error) = daemon::last_error(channel, now).filter(|_| channel.is_failing()) {
+        let found = format!("the latest notification failed: {error}");
+        return Check::fails(part, name, found, again(channel));
+    }
+    let found = format!("{}, {} sent, {} failed", channel.kind, channel.sent, channel.failed);
+    Check::ok(part, name, found)
+}
+
+/// Returns what to do about a channel that has failed: its settings may be right, and the other side mended by now.
+fn again(channel: &ChannelStatus) -> String {
+    if channel.kind == DESKTOP {
+        return correct(channel);
+    }
+    format!(
+        "`bgctl doctor --notify` tries it again; if it still fails{}, {}",
+        and_well(channel),
+        correct(channel)
+    )
+}
+
+/// Returns what to do about a delivery that failed: the settings are wrong only if the server is not down or busy.
+fn if_well(channel: &ChannelStatus) -> String {
+    let correct = correct(channel);
+    if has_server(channel) { format!("unless its server is down or busy, {correct}") } else { correct }
+}
+
+/// Returns the same condition for another sentence.
+fn and_well(channel: &ChannelStatus) -> &'static str {
+    if has_server(channel) { " and its server is not down or busy" } else { "" }
+}
+
+fn has_server(channel: &ChannelStatus) -> bool {
+    ![DESKTOP, "exec", "tty"].contains(&&*channel.kind)
 }
 
 /// Describes where notifications go if no channel delivers them.
@@ -252,6 +302,50 @@ pub fn executors(checks: &mut Vec<Check>, context: &mut Context) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::render::doctor::State;
+    use bgd_shared::request::ChannelRetry;
+
+    #[test]
+    fn r168_channel_is_judged_by_its_latest_notification() {
+        let now = Timestamp::from_unix_ms(1_000_000);
+        let failed = ChannelStatus {
+            name: "ops".into(),
+            kind: "exec".into(),
+            sent: 2,
+            failed: 1,
+            last_error: Some("it exited with 3".into()),
+            last_error_at: Some(Timestamp::from_unix_ms(995_000)),
+            ..ChannelStatus::default()
+        };
+        let check = known("channels", &failed, now);
+        assert_eq!(check, Check::ok("channels", "ops", "exec, 2 sent, 1 failed"), "others were sent since");
+        let hint = "`bgctl doctor --notify` tries it again; if it still fails, correct [channels.ops] in the \
+                    configuration, then bgctl daemon reload";
+        let fails = |found| Check::fails("channels", "ops", found, hint);
+        let words = "the latest notification failed: it exited with 3 (5s ago)";
+        let failing = ChannelStatus { failing: true, ..failed.clone() };
+        assert_eq!(known("channels", &failing, now), fails(words));
+        let never_sent = ChannelStatus { sent: 0, ..failed.clone() };
+        assert_eq!(known("channels", &never_sent, now), fails(words), "as an older daemon reports it");
+        let ntfy = ChannelStatus { kind: "ntfy".into(), ..failing.clone() };
+        assert!(if_well(&ntfy).starts_with("unless its server is down or busy, correct [channels.ops]"));
+        let of_server = known("channels", &ntfy, now);
+        assert!(
+            of_server
+                .hint
+                .unwrap()
+                .contains("; if it still fails and its server is not down or busy, correct [channels.ops]")
+        );
+        let of_terminals = ChannelStatus { kind: "tty".into(), ..failing };
+        assert_eq!(known("channels", &of_terminals, now).state, State::Ok);
+        let retry = |tries| {
+            let retry =
+                ChannelRetry { tries, most: 5, error: "http://h is down".into(), at: now, next_at: now };
+            known("channels", &ChannelStatus { retry: Some(retry), ..failed.clone() }, now)
+        };
+        assert_eq!(retry(2), fails("trying again, 2 of 5 tries done, last: http://h is down (0.0s ago)"));
+        assert_eq!(retry(0).state, State::Ok, "it only has to wait");
+    }
 
     #[test]
     fn advice_for_waiting_test_task_fits_its_reason() {

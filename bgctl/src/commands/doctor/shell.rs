@@ -4,12 +4,18 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use bgd_shared::small_file;
+
 use crate::cli::ShellName;
+use crate::commands::completions::{NEEDS_PACKAGE, line_for, loads_completions};
 use crate::manual::{self, PAGES};
 use crate::render::doctor::Check;
 use crate::shells::{self, Shell, own_shell};
 
 const PART: &str = "shell";
+
+/// The maximum size of a start-up file that is searched.
+const STARTUP_BYTES: u64 = 1024 * 1024;
 
 pub fn checks() -> Vec<Check> {
     let mut checks = vec![in_path(), pages()];
@@ -66,15 +72,26 @@ fn not_found() -> Check {
 fn completions(shell: Shell) -> Check {
     let name = shell.name();
     let file = shell.completion_files().into_iter().find(|path| path.exists());
-    match file.or_else(|| says(shell, &["bgctl shell-init", "bgctl completions", VARIABLE])) {
-        Some(path) => Check::ok(PART, "completions", format!("{name}: {}", path.display())),
-        None => Check::note(PART, "completions", format!("{name} does not complete bgctl"))
+    let is_loaded = loads_completions(shell);
+    let loaded = file.clone().filter(|_| is_loaded).or_else(|| says(shell, SCRIPT));
+    match (loaded, file) {
+        (Some(path), _) => Check::ok(PART, "completions", format!("{name}: {}", path.display())),
+        (None, Some(path)) => {
+            let found = format!("{name}: {}, but {NEEDS_PACKAGE}", path.display());
+            Check::note(PART, "completions", found).hint(format!(
+                "{}     in {}; or install bash-completion",
+                line_for(&path),
+                shown(shell)
+            ))
+        }
+        (None, None) => Check::note(PART, "completions", format!("{name} does not complete bgctl"))
             .hint("bgctl completions install"),
     }
 }
 
-/// Appears in a start-up file that contains a copy of the output of `shell-init`.
-const VARIABLE: &str = crate::complete::VARIABLE;
+/// Words of a start-up file that loads the completions: it prints them, sources them, or contains a copy.
+const SCRIPT: &[&str] =
+    &["bgctl shell-init", "bgctl completions", "completions/bgctl", crate::complete::VARIABLE];
 
 fn key(shell: Shell) -> Check {
     if let Some(path) = says(shell, &["bgctl shell-init", "__bgctl_run_line"]) {
@@ -115,7 +132,7 @@ fn shown(shell: Shell) -> String {
 /// Returns the start-up file of the shell that contains one of these words outside of comment lines.
 fn says(shell: Shell, words: &[&str]) -> Option<PathBuf> {
     shell.startup_files().into_iter().find(|path| {
-        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let text = small_file::read(path, STARTUP_BYTES).map(|(text, _)| text).unwrap_or_default();
         text.lines()
             .any(|line| !line.trim_start().starts_with('#') && words.iter().any(|word| line.contains(word)))
     })

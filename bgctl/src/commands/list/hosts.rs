@@ -11,13 +11,14 @@ use bgd_shared::task::{Summary, Task};
 use serde::Serialize;
 
 use super::pages::fetch;
-use super::shown::{Shown, measured, percents};
+use super::shown::Shown;
 use super::watch::{draw, rows};
-use crate::bar;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{Link, outcome, reason};
+use crate::measure::{measured, percents};
+use crate::progress::bar;
 use crate::remark::say;
 use crate::render::columns::{Field, Measured};
 use crate::render::list_format::{ListFormat, lines};

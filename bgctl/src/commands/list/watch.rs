@@ -9,11 +9,11 @@ use bgd_shared::request::{Hello, HelloParams, ListParams, SubscribeParams, TaskL
 
 use super::pages::fetch;
 use super::shown::Shown;
-use crate::bar;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{Heard, Listener, sleep};
+use crate::progress::bar;
 use crate::render::list_format::ListFormat;
 
 /// Minimum interval between two redraws.

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 
 use bgd_shared::error::ErrorKind;
 use bgd_shared::foreground::Key;
-use bgd_shared::id::TaskId;
+use bgd_shared::id::{TaskId, made_up_key};
 use bgd_shared::limits::OUTPUT_CHUNK_BYTES;
 use bgd_shared::request::{
     AttachParams, IdParams, OutputParams, SubmitParams, TaskAttach, TaskGet, TaskOutput, TaskSubmit,
@@ -38,7 +38,7 @@ pub(super) fn run(
     context: &mut Context,
 ) -> Result<Option<AttachmentEnd>, Failure> {
     // The key identifies the job after a lost connection, so that it is never started twice.
-    let params = SubmitParams { stays: true, key: Some(TaskId::random().to_string()), ..params.clone() };
+    let params = SubmitParams { stays: true, key: Some(made_up_key()), ..params.clone() };
     let mut job = Job::default();
     loop {
         hold_signals(context, terminal::SHOWN)?;

@@ -1,7 +1,7 @@
 //! `submit --stdin` for a task on a remote machine: its input is sent over the connection (R141). A task that can't get
 //! all of it is cancelled, so that it does not mistake a part for the whole.
 
-use std::io::{self, Read as _};
+use std::io;
 use std::os::fd::AsFd as _;
 
 use bgd_shared::client::{Client, ClientError};
@@ -14,6 +14,7 @@ use bgd_shared::request::{
 };
 use bgd_shared::task::Status;
 use nix::sys::signal::Signal;
+use rustix::io::Errno;
 
 use crate::chunks::chunk_bytes;
 use crate::context::Context;
@@ -61,7 +62,7 @@ pub fn send(id: TaskId, context: &mut Context) -> Result<Code, Failure> {
         Ok(()) | Err(Stop::Closed) => Ok(Code::OK),
         Err(Stop::Signalled(caught)) => {
             cancel(id, context)?;
-            Ok(Code(caught.shell_code()))
+            Ok(context.end_by_signal(caught.shell_code()))
         }
         Err(Stop::Failed(failure)) => Err(fail(&failure, id, context)),
     }
@@ -96,17 +97,20 @@ impl Sending<'_> {
     fn all(&mut self) -> Result<(), Stop> {
         self.await_start()?;
         let limits = self.call::<Hello>(&HelloParams::default())?.limits;
-        let mut input = io::stdin().lock();
         let mut buffer = vec![0; chunk_bytes(limits.frame_bytes)];
         loop {
             let source = io::stdin();
             let wants = Wants { changes: Some(source.as_fd()), ..Wants::new(self.signals.as_fd()) };
             while !wait(&wants, self.signals)? {}
-            match input.read(&mut buffer) {
+            // Not through the buffer of `Stdin`: what it holds back makes no descriptor readable.
+            match rustix::io::read(&source, &mut buffer) {
                 Ok(0) => return self.write(Vec::new(), true),
                 Ok(count) => self.write(buffer[..count].to_vec(), false)?,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Stop::Failed(Failure::io("can't read standard input", &error))),
+                // Another process may have read what was there.
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(error) => {
+                    return Err(Stop::Failed(Failure::io("can't read standard input", &error.into())));
+                }
             }
         }
     }
@@ -134,10 +138,10 @@ impl Sending<'_> {
     /// Drops the events that have arrived, as the task is looked up after each. Returns whether there were any.
     fn takes_news(&mut self) -> Result<bool, Stop> {
         let mut has_some = false;
-        while let Some(told) = self.client()?.received_news()? {
+        while let Some(params) = self.client()?.received_news()? {
             has_some = true;
             // This client read too slowly, so its subscription has ended.
-            if matches!(told.news, News::Gap(gap) if gap.ended) {
+            if matches!(params.news, News::Gap(gap) if gap.ended) {
                 self.subscribe()?;
             }
         }

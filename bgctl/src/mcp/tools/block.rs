@@ -11,6 +11,7 @@ use bgd_shared::error::ErrorKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::limits::BLOCK_TIMEOUT_MS;
 use bgd_shared::request::{BlockMode, BlockParams, BlockResult, BlockUntil, TaskBlock};
+use bgd_shared::show;
 use bgd_shared::task::Task;
 use regex::bytes::Regex;
 use rmcp::service::{RequestContext, RoleServer};
@@ -19,7 +20,6 @@ use tokio::time::Instant;
 use super::Reply;
 use super::progress::{self, Progress};
 use super::seek::{LOOK_EVERY, Sighting};
-use crate::duration::show_ms;
 use crate::failure::Failure;
 use crate::mcp::answer::{Body, ToolAnswer};
 use crate::mcp::arguments::Arguments;
@@ -322,7 +322,7 @@ impl Shared {
         let is_early = !left.is_empty() && !has_question;
         let timed_out = is_early && !is_input_over;
         let cut = timed_out && may_be_cut;
-        let time = show_ms(wanted.timeout_ms);
+        let time = show::duration(wanted.timeout_ms);
         let over = if *is_input_over { Over::InputEnded } else { Over::TimedOut(time.clone()) };
         let mut opening = match (&wanted.until, has_question) {
             (_, true) => words::asked(result),

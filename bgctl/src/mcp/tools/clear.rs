@@ -15,11 +15,12 @@ use crate::mcp::arguments::Arguments;
 use crate::mcp::catalogue::CLEAR;
 use crate::mcp::refusal::Refusal;
 use crate::mcp::shared::Shared;
+use crate::render::survivors;
 
 /// The tasks that `background_clear` may remove.
 #[derive(Debug, Default)]
 pub struct Removable {
-    /// The tasks that the call names, if any, as they were before the inbox was read.
+    /// The tasks that the call names, if any, as they were before the inbox was read; or why they can't be listed.
     pub named: Option<Result<Vec<Task>, Refusal>>,
     /// Otherwise: the newest tasks of this session that had ended before the inbox was read.
     pub ended: Vec<Task>,
@@ -129,6 +130,12 @@ impl Shared {
                     task.id, task.status
                 )));
             }
+            if let Some(left) = survivors(&task).filter(|_| !all) {
+                return Err(Refusal::new(format!(
+                    "Task {} was cancelled, but {left}. To delete it nevertheless, add \"all\": true.",
+                    task.id
+                )));
+            }
             if task.lingering && !all {
                 return Err(Refusal::new(format!(
                     "Task {} has ended, but processes it started are still running. background_cancel ends them.",
@@ -148,8 +155,8 @@ impl Shared {
         if left.lingering > 0 {
             let (have, they) = if left.lingering == 1 { ("has", "it") } else { ("have", "they") };
             opening = format!(
-                "{opening} {} more {have} ended, but processes {they} started are still running: background_list \
-                 shows them, background_cancel ends them.",
+                "{opening} {} more {have} ended, but processes {they} started may still be running: background_list \
+                 shows them, background_cancel ends them if possible.",
                 left.lingering
             );
         }
@@ -176,13 +183,15 @@ impl Shared {
         let session = Some(self.session.clone());
         let params =
             ListParams { session, status, limit: Some(LIST_PAGE), after: None, ..ListParams::default() };
-        // Without a daemon there are none; the clear call itself reports that the daemon is gone.
-        let page = self.link.call_running::<TaskList>(&params).await.ok().flatten();
-        page.map_or_else(Removable::default, |page| Removable {
-            more: page.next.is_some(),
-            ended: page.tasks,
-            ..Removable::default()
-        })
+        match self.link.call_running::<TaskList>(&params).await {
+            Ok(Some(page)) => {
+                Removable { more: page.next.is_some(), ended: page.tasks, ..Removable::default() }
+            }
+            // Without a daemon there are none.
+            Ok(None) => Removable::default(),
+            // The call reports the failure: an empty list would make it claim that there was nothing to delete.
+            Err(failure) => Removable { named: Some(Err(failure.into())), ..Removable::default() },
+        }
     }
 }
 
@@ -192,7 +201,7 @@ mod tests {
     use crate::render::samples::task;
 
     #[test]
-    fn r10_whole_session_is_not_cleared_while_any_result_is_untold() {
+    fn r10_whole_session_is_not_cleared_while_any_result_is_unreported() {
         let (listed, older) = (task(), TaskId::from_u128(1));
         let of = |ids: &[TaskId]| ids.iter().copied().collect::<HashSet<_>>();
         assert!(loses_results(&[], &of(&[older]), true), "an end that the list does not reach");

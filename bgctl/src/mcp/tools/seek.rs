@@ -19,7 +19,7 @@ use crate::link::{DaemonAddress, is_lost};
 use crate::mcp::refusal::Refusal;
 use crate::mcp::shared::Shared;
 use crate::mcp::words;
-use crate::seek::{self, Found, LineQuery, Since, Stop, WaitEnd};
+use crate::output::seek::{self, Found, LineQuery, Since, Stop, WaitEnd};
 
 /// Interval at which a wait without a permit checks the tasks.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -79,10 +79,10 @@ impl Shared {
         let (reader, mut writer) = (pipe.0, Some(pipe.1));
         let address = Arc::clone(self.link.address());
         // No permit means that the deadline has passed, so the thread checks only once.
-        let sought = query(&address, id, pattern, since, deadline);
+        let line_query = query(&address, id, pattern, since, deadline);
         let mut seeking = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            look_for(&address, sought, Some(&reader))
+            look_for(&address, line_query, Some(&reader))
         });
         let mut ticks = progress::ticks();
         loop {
@@ -113,10 +113,10 @@ impl Shared {
     ) -> Result<Result<Found, Failure>, Refusal> {
         let glance = self.link.glance().await;
         let address = Arc::clone(self.link.address());
-        let sought = query(&address, id, pattern, since, Instant::now());
+        let line_query = query(&address, id, pattern, since, Instant::now());
         let seeking = tokio::task::spawn_blocking(move || {
             let _glance = glance;
-            look_for(&address, sought, None)
+            look_for(&address, line_query, None)
         });
         seeking.await.map_err(interrupted)
     }
@@ -127,10 +127,14 @@ fn query(address: &DaemonAddress, id: TaskId, pattern: Regex, since: Since, unti
     LineQuery { id, pattern, since, until: Some(until.into_std()), answers_by: None, reads_files }
 }
 
-fn look_for(address: &DaemonAddress, sought: LineQuery, stop: Option<&PipeReader>) -> Result<Found, Failure> {
+fn look_for(
+    address: &DaemonAddress,
+    line_query: LineQuery,
+    stop: Option<&PipeReader>,
+) -> Result<Found, Failure> {
     let (mut calls, news) = (address.client()?, address.client()?);
     let stop = Stop { descriptor: stop.map(PipeReader::as_fd), gives_up: asks };
-    seek::line(&mut calls, news, sought, &stop)
+    seek::line(&mut calls, news, line_query, &stop)
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "it converts an error")]

@@ -3,7 +3,6 @@
 use super::*;
 use std::collections::HashMap;
 
-use bgd_shared::failure::Failure;
 use bgd_shared::id::TaskId;
 use bgd_shared::order::{Condition, Dependency, Waiting, WaitingFor};
 use bgd_shared::task::{Attempt, Kind, Progress};
@@ -146,6 +145,18 @@ fn status_shows_how_task_ended_and_flags_lingering_and_lost_output() {
     assert_eq!(status_of(Status::Failed, Some(Exit::Signal(40)), false), "failed (signal 40)");
     assert_eq!(status_of(Status::Failed, None, false), "failed");
     assert_eq!(status_of(Status::Cancelled, Some(Exit::Signal(15)), false), "cancelled");
+    for (code, errno, shown) in [
+        (Some(127), Some(Errno::ENOENT as i32), "failed (not found)"),
+        (Some(126), Some(Errno::EACCES as i32), "failed (no permission)"),
+        (Some(126), Some(Errno::ENOEXEC as i32), "failed (not executable)"),
+        (Some(126), Some(Errno::EISDIR as i32), "failed (is a directory)"),
+        (Some(126), Some(Errno::E2BIG as i32), "failed (not started)"),
+        (None, Some(Errno::ENOENT as i32), "failed (not started)"),
+        (None, None, "failed (not started)"),
+    ] {
+        let failure = Some(Failure { code, errno, ..Failure::new(FailureKind::Spawn, "why") });
+        assert_eq!(status_of_task(&Task { status: Status::Failed, failure, ..task() }), shown);
+    }
     let late = Task {
         status: Status::Failed,
         exit: Some(Exit::Signal(15)),

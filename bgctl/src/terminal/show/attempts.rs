@@ -46,7 +46,7 @@ impl ScreenView<'_> {
     fn hear_of_attempts(&mut self, received: Received) -> Result<(), Failure> {
         let Some(attempts) = &mut self.attempts else { return Ok(()) };
         match received {
-            Received::News(told) => match told.news {
+            Received::News(params) => match params.news {
                 News::Event(event) if event.task.id == self.job.task => match event.kind {
                     EventKind::Started | EventKind::Retrying => self.note_attempt(&event.task)?,
                     _ => {}

@@ -8,7 +8,6 @@ use bgd_shared::task::Task;
 
 use super::ScreenView;
 use crate::failure::Failure;
-use crate::terminal::attachment::AttachmentEnd;
 use crate::terminal::filter::TextFilter;
 use crate::terminal::gap::{Gap, latest, left_out};
 
@@ -61,7 +60,8 @@ impl ScreenView<'_> {
     pub(super) fn ended(&mut self, task: Box<Task>) -> Result<(), Failure> {
         if self.gap.is_none() {
             let Some(from) = self.resumes_from.take() else {
-                self.job.leave(Ok(AttachmentEnd::Ended(task)));
+                let left = self.typed_signals.end_of(task);
+                self.job.leave(Ok(left));
                 return Ok(());
             };
             // No screen will be drawn any more.

@@ -8,8 +8,8 @@ use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
 
 use super::{TextView, subscription};
-use crate::copy::report_dropped;
 use crate::failure::Failure;
+use crate::output::copy::{TRUNCATED, report_dropped};
 use crate::render::question::question;
 use crate::terminal::answers;
 use crate::terminal::attachment::AttachmentEnd;
@@ -24,8 +24,8 @@ impl TextView<'_> {
             // Any message means that there may be more text, as does the answer to the subscription: text may have been
             // written before it.
             self.has_more = true;
-            if let Received::News(told) = received
-                && let News::Gap(gap) = told.news
+            if let Received::News(params) = received
+                && let News::Gap(gap) = params.news
                 && gap.ended
             {
                 self.news.call::<EventsSubscribe>(&subscription(self.job.task))?;
@@ -82,6 +82,12 @@ impl TextView<'_> {
 
     fn show_part(&mut self, part: OutputResult, is_last: bool) -> Result<(), Failure> {
         let OutputResult { task, data, encoding, offset, next, eof } = part;
+        // The daemon answers from the end of a file that has become shorter.
+        if offset < self.next {
+            self.note(&format!("bgctl: {TRUNCATED}\n"));
+            (self.next, self.has_more) = (0, true);
+            return Ok(());
+        }
         let is_new = next > self.next;
         if offset > self.next {
             report_dropped(offset - self.next);

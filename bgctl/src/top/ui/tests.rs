@@ -109,7 +109,7 @@ fn r162_keys_apply_to_all_marked_tasks() {
 fn r162_y_and_n_answer_an_open_question() {
     let mut task = Task { kind: Kind::Agent, ..task(1, Status::Running) };
     task.progress.needs_input = Some(samples::question());
-    let answer = |option: &str| TaskCall::Answer { task: key(1), request: 7, option: option.into() };
+    let answer = |option: &str| TaskCall::Answer { task: key(1), request: 7, option: Some(option.into()) };
     assert_eq!(press(&mut ui(std::slice::from_ref(&task)), "y"), Some(Want::Call(answer("once"))));
     assert_eq!(press(&mut ui(&[task]), "n"), Some(Want::Call(answer("reject"))));
     let mut ui = ui(&[self::task(1, Status::Running)]);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use bgd_shared::show::{self, elapsed};
+use bgd_shared::show::{self, elapsed, elapsed_changes_in};
 use bgd_shared::task::Status;
 use bgd_shared::time::Timestamp;
 use ratatui::buffer::Buffer;
@@ -260,20 +260,10 @@ impl Layout {
 /// tasks, so that a list in which nothing runs is redrawn at most once a minute.
 fn age(row: &Row, now: Timestamp) -> (String, u64) {
     let ms = between(row.created_at, now);
-    let (text, unit) = match ms {
-        ..=59_999 if !is_running(row) => ("<1m".to_owned(), 60_000),
-        ..=3_599_999 if !is_running(row) => (format!("{}m", ms / 60_000), 60_000),
-        ms => (show_ms(ms), unit(ms)),
-    };
-    (text, unit - ms % unit)
-}
-
-/// Returns the interval in milliseconds at which a displayed duration changes: a second, a minute or an hour.
-const fn unit(ms: u64) -> u64 {
     match ms {
-        ..=3_599_999 => 1000,
-        3_600_000..=86_399_999 => 60_000,
-        _ => 3_600_000,
+        ..=59_999 if !is_running(row) => ("<1m".to_owned(), 60_000 - ms),
+        ..=3_599_999 if !is_running(row) => (format!("{}m", ms / 60_000), 60_000 - ms % 60_000),
+        ms => (show_ms(ms), elapsed_changes_in(ms)),
     }
 }
 
@@ -385,7 +375,7 @@ fn changes(row: &Row, layout: &Layout, now: Timestamp, frame: &mut Frame) {
     }
     if let Some(at) = row.active_at().filter(|_| layout.has(Of::Quiet)) {
         let ms = between(at, now);
-        frame.changes_within(unit(ms) - ms % unit(ms));
+        frame.changes_within(elapsed_changes_in(ms));
     }
     if layout.has(Of::Cpu) && is_running(row) {
         frame.shows_usage = true;

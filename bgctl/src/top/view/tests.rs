@@ -278,7 +278,7 @@ fn r161_several_previews_can_be_pinned() {
 #[test]
 fn r160_frame_reports_when_visible_ages_change() {
     let (_, frame) = drawn(&mut ui(), &HashMap::new(), (14, 80));
-    assert_eq!(frame.changes_in, Some(1000), "one is running");
+    assert_eq!(frame.changes_in, Some(500), "one is running: 1m 40s is the nearest for half a second");
     let (_, frame) = drawn(&mut ui(), &HashMap::new(), (14, 40));
     assert_eq!(frame.changes_in, None, "no age is visible");
     let mut quiet = Model::new(1, None);
@@ -299,7 +299,7 @@ fn r160_frame_reports_when_visible_ages_change() {
     old.created_at = bgd_shared::time::Timestamp::from_unix_ms(1_100_000 - 7_230_000);
     model.put(HostNo::default(), &old, &Clock::of_tests());
     let (_, frame) = drawn(&mut Ui::new(model), &HashMap::new(), (14, 80));
-    assert_eq!(frame.changes_in, Some(30_000), "minutes are shown");
+    assert_eq!(frame.changes_in, Some(60_000), "minutes are shown: 2h 00m 30s is the first moment of 2h 01m");
 }
 
 #[test]

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use bgd_shared::agent::{AgentSettings, InputOption};
 use bgd_shared::consumption::PlanStep;
-use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::task::Kind;
@@ -35,7 +34,7 @@ impl Core {
         if self.phase != Phase::Open {
             return Err(CoreError::ShuttingDown);
         }
-        let ordinal = self.registry.find(id)?;
+        let ordinal = self.find(id)?;
         let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
         let (id, finished) = resumable(task)?;
         // A pending clear would remove this task while its agent is working.
@@ -46,11 +45,7 @@ impl Core {
             return Err(CoreError::NoAgent(id));
         };
         let Some(session) = agent.session.clone() else {
-            let refusal = Refusal::new(
-                ErrorKind::SessionExpired,
-                "its agent gave the conversation no id, so it can't be continued",
-            );
-            return Err(CoreError::Refused(id, Box::new(refusal.hint("submit a new task"))));
+            return Err(CoreError::Refused(id, Box::new(Refusal::without_session())));
         };
         let settings = if settings.is_empty() {
             Arc::clone(&agent.settings)
@@ -83,9 +78,9 @@ impl Core {
         to: ReplyTo,
         id: &TaskRef,
         request: u64,
-        option: &str,
+        option: Option<Box<str>>,
     ) -> Result<(), CoreError> {
-        let ordinal = self.registry.find(id)?;
+        let ordinal = self.find(id)?;
         let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
         let id = task.id;
         let Some(agent) = task.agent.as_deref() else { return Err(CoreError::NotAsked(id, request, None)) };
@@ -94,12 +89,13 @@ impl Core {
             return Err(CoreError::NotAsked(id, request, current));
         };
         let question = &agent.questions[place];
-        if !question.options.iter().any(|known| known.id == option) {
+        if let Some(option) = &option
+            && !question.options.iter().any(|known| *known.id == **option)
+        {
             let known = question.options.iter().map(|option| option.id.as_str().into()).collect();
-            return Err(CoreError::NoSuchOption(id, option.into(), known));
+            return Err(CoreError::NoSuchOption(id, option.clone(), known));
         }
-        let answer =
-            commands::control(task, Control::Answer { key: question.key, option: Some(option.into()) });
+        let answer = commands::control(task, Control::Answer { key: question.key, option, by_user: true });
         self.effects.push(answer);
         self.change_agent(ordinal, |agent| {
             agent.questions.remove(place);

@@ -342,6 +342,14 @@ impl Core {
         }
     }
 
+    /// Resolves a reference to the only matching task. Fails if no task or several match.
+    pub(super) fn find(&self, reference: &TaskRef) -> Result<Ordinal, CoreError> {
+        self.registry.find(reference).map_err(|error| match (error, self.batch_named(reference)) {
+            (CoreError::NotFound(_), Ok(batch)) => CoreError::IsBatch(batch),
+            (error, _) => error,
+        })
+    }
+
     /// Resolves a reference to a batch. Fails if no batch or several match.
     pub(super) fn batch_named(&self, reference: &TaskRef) -> Result<TaskId, CoreError> {
         let mut found = self.batches.known.range(reference.range()).map(|(id, _)| *id).take(CANDIDATES);

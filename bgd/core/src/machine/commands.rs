@@ -15,7 +15,7 @@ pub(super) fn control(task: &Task, control: Control) -> Effect {
 
 /// Denies an agent's question.
 pub(super) fn deny(task: &Task, key: u64) -> Effect {
-    control(task, Control::Answer { key, option: None })
+    control(task, Control::Answer { key, option: None, by_user: false })
 }
 
 /// Ends a run by this signal, and by SIGKILL after the grace.

@@ -91,17 +91,17 @@ impl Core {
         })
     }
 
-    /// Continues with numbers that the previous daemon has not sent. It has sent events up to number `told`; `None` if that
-    /// is unknown. Returns whether it did more than it wrote to the journal: it may then have sent items and notices, too,
-    /// and have paused tasks.
+    /// Continues with numbers that the previous daemon has not sent. It has sent events up to number `sent_seq`; `None`
+    /// if that is unknown. Returns whether it did more than it wrote to the journal: it may then have sent items and
+    /// notices, too, and have paused tasks.
     #[must_use]
-    pub fn number_after(&mut self, now: Now, told: Option<u64>) -> bool {
-        if told.is_some_and(|told| told <= self.seq) {
+    pub fn number_after(&mut self, now: Now, sent_seq: Option<u64>) -> bool {
+        if sent_seq.is_some_and(|sent_seq| sent_seq <= self.seq) {
             return false;
         }
         let mut counters = self.counters(now);
         counters.skip_published(now.wall);
-        self.seq = told.unwrap_or(counters.seq);
+        self.seq = sent_seq.unwrap_or(counters.seq);
         self.inboxes.number_after(counters.inboxes.last);
         self.last_notice = counters.notices;
         true

@@ -243,6 +243,13 @@ impl Core {
                 };
                 self.finish(now, ordinal, finished);
             }
+            // It was handed to another machine, and may have started there meanwhile.
+            State::Starting { stop: Some(order), .. } if !task.spec.is_here() => {
+                let outcome = verdict_of_stop(order.reason);
+                let exit = Some(Exit::Unknown(why));
+                let unstarted = self.unstarted(now, ordinal, outcome);
+                self.end(now, ordinal, Finished { exit, lingering: Lingering::Stuck, ..unstarted });
+            }
             State::Finished(finished) => match finished.lingering {
                 Lingering::No | Lingering::Yes | Lingering::Ending(Some(_)) | Lingering::Stuck => {}
                 Lingering::Ending(None) => self.settle(now, ordinal, Lingering::Stuck),

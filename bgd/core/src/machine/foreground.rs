@@ -22,7 +22,7 @@ impl Core {
     /// Moves a foreground job of the calling client to the background. If the job has already ended, its end wins
     /// (R66).
     pub(super) fn detach(&mut self, now: Now, to: ReplyTo, id: &TaskRef) -> Result<(), CoreError> {
-        let ordinal = self.registry.find(id)?;
+        let ordinal = self.find(id)?;
         let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
         let id = task.id;
         if task.is_finished() {

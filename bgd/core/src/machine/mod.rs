@@ -301,7 +301,7 @@ impl Core {
     /// # Errors
     /// No task has this id, or several do.
     pub fn get(&self, id: &TaskRef) -> Result<Snapshot, CoreError> {
-        let ordinal = self.registry.find(id)?;
+        let ordinal = self.find(id)?;
         self.snapshot(ordinal).ok_or_else(|| CoreError::NotFound(id.as_str().to_owned()))
     }
 
@@ -324,6 +324,12 @@ impl Core {
     /// Reports whether the shutdown is complete: no later order changes what it leaves.
     pub fn is_closed(&self) -> bool {
         self.phase == Phase::Closed
+    }
+
+    /// Reports whether a durable daemon that ends now leaves runs on other machines or clusters.
+    pub fn leaves_runs_elsewhere(&self) -> bool {
+        let is_left = |task: &Task| task.spec.on.is_some() && task.outlives_daemon();
+        self.registry.iter().any(|(_, task)| task.has_run() && !task.is_finished() && is_left(task))
     }
 
     fn snapshot(&self, ordinal: Ordinal) -> Option<Snapshot> {
@@ -478,7 +484,7 @@ impl Core {
         let mut seen = BTreeSet::new();
         let mut found = Vec::with_capacity(ids.len());
         for id in ids {
-            let ordinal = self.registry.find(id)?;
+            let ordinal = self.find(id)?;
             if seen.insert(ordinal) {
                 found.push(ordinal);
             }

@@ -74,7 +74,7 @@ impl Core {
             Request::Detach { id } => self.detach(now, to, &id),
             Request::Adopt { command, pid, started_at } => self.adopt(now, to, *command, pid, started_at),
             Request::Resume { id, prompt, settings } => self.resume(to, &id, prompt, &settings),
-            Request::Answer { id, request, option } => self.answer(now, to, &id, request, &option),
+            Request::Answer { id, request, option } => self.answer(now, to, &id, request, option),
             Request::Retrieve { id, complete } => self.retrieve(now, to, &id, complete),
             Request::Block { which, timeout_ms, mode, until } => {
                 self.block(now, to, &which, timeout_ms, mode, until)
@@ -212,7 +212,7 @@ impl Core {
     }
 
     fn retrieve(&mut self, now: Now, to: ReplyTo, id: &TaskRef, complete: bool) -> Result<(), CoreError> {
-        let ordinal = self.registry.find(id)?;
+        let ordinal = self.find(id)?;
         let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
         let status = task.status();
         if complete && status != Status::Completed {
@@ -256,7 +256,7 @@ impl Core {
                 }
             }
             Selection::All { .. } | Selection::Matching(_) if !active_too => {
-                tasks.retain(|ordinal| self.registry.get(*ordinal).is_some_and(Task::is_settled));
+                tasks.retain(|ordinal| self.registry.get(*ordinal).is_some_and(Task::is_gone));
             }
             Selection::All { .. } | Selection::Matching(_) => {
                 let is_meant = self.means_entering(which)?;
@@ -273,7 +273,7 @@ impl Core {
     }
 
     fn signal(&mut self, to: ReplyTo, id: &TaskRef, signal: i32, tree: bool) -> Result<(), CoreError> {
-        let ordinal = self.registry.find(id)?;
+        let ordinal = self.find(id)?;
         let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
         let id = task.id;
         if task.agent.is_some() {
@@ -297,22 +297,22 @@ impl Core {
     }
 
     /// Ends a parent session: cancels and clears its tasks, and empties its inbox. Drops the tasks of its batches that
-    /// are still to be added, and its incomplete batches. The tasks in `told` were already asked to end, and are not
+    /// are still to be added, and its incomplete batches. The tasks in `asked` were already asked to end, and are not
     /// asked again.
     pub(super) fn end_session(
         &mut self,
         now: Now,
         to: Option<ReplyTo>,
         session: &Arc<str>,
-        told: &[Ordinal],
+        asked: &[Ordinal],
     ) {
         self.inboxes.remove(session);
         self.batches.staged.retain(|_, staged| staged.common.spec.session.as_ref() != Some(session));
         self.drop_entering(|entering| entering.spec.session.as_ref() == Some(session));
         let tasks = self.registry.of_session(Some(session));
         let cancelled = self.count_active(&tasks);
-        let untold: Vec<Ordinal> = tasks.iter().copied().filter(|task| !told.contains(task)).collect();
-        self.stop_all(now, &untold, StopReason::SessionEnded, SIGTERM, self.limits.grace_ms);
+        let others: Vec<Ordinal> = tasks.iter().copied().filter(|task| !asked.contains(task)).collect();
+        self.stop_all(now, &others, StopReason::SessionEnded, SIGTERM, self.limits.grace_ms);
         self.wait(now, self.waiter(to, &tasks, Until::Settled, WaitAction::EndSession { cancelled }));
     }
 

@@ -165,7 +165,8 @@ impl Core {
         let is_again = |one: &Dependency| new_ids.contains_key(&one.task);
         let is_tied = plan.after.iter().any(is_again);
         let mut after = Vec::new();
-        for one in plan.after.iter().filter(|_| is_tied) {
+        for one in plan.after.iter().filter(|one| is_tied || one.met) {
+            // It waits for none of these again, but refers to them, as in `{after.output}`.
             if one.met && !is_again(one) {
                 after.push(Tie::Met(*one));
                 continue;

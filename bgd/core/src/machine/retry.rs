@@ -248,7 +248,11 @@ impl Core {
     }
 
     fn wait_for_attempt(&mut self, now: Now, ordinal: Ordinal, finished: &Finished, delay_ms: u64) {
-        self.change_agent(ordinal, crate::agent::AgentPart::end);
+        self.change_agent(ordinal, |agent| {
+            agent.end();
+            // The next attempt begins a new conversation.
+            agent.session = None;
+        });
         self.change_task(ordinal, |task| {
             let (usage, offset) = (task.usage.take(), task.output_bytes);
             let Some(plan) = task.plan.as_deref_mut() else { return };

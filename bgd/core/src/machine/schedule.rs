@@ -67,7 +67,8 @@ impl Core {
         ))
     }
 
-    /// Refuses more slots than the group has: the task would wait forever.
+    /// Refuses more slots than the group has. Only a task that was accepted before the limit was lowered gets them, once
+    /// no other task has any: otherwise it would wait forever, and all tasks behind it.
     pub(super) fn check_slots(&self, group: Option<&str>, wanted: u32) -> Result<(), CoreError> {
         let slots = self.queue.slots_of(group);
         if wanted > slots {
@@ -80,7 +81,7 @@ impl Core {
     pub(super) fn conditions(&self, after: &[After]) -> Result<Vec<Dependency>, CoreError> {
         let mut conditions: Vec<Dependency> = Vec::with_capacity(after.len());
         for After { id, condition } in after {
-            let ordinal = self.registry.find(id)?;
+            let ordinal = self.find(id)?;
             let Some(task) = self.registry.get(ordinal) else { continue };
             // Conditions on ended tasks are judged like any others.
             if *condition == Condition::Ready && task.spec.ready.is_none() && !task.is_finished() {
@@ -160,7 +161,7 @@ impl Core {
 
     /// Changes a pending task's plan. Checks everything before changing anything.
     pub(super) fn edit(&mut self, now: Now, to: ReplyTo, edit: Edit) -> Result<(), CoreError> {
-        let ordinal = self.registry.find(&edit.id)?;
+        let ordinal = self.find(&edit.id)?;
         let Some(task) = self.registry.get(ordinal) else { return Ok(()) };
         if task.waits_elsewhere() {
             return self.edit_elsewhere(now, to, ordinal, edit);
@@ -334,7 +335,10 @@ impl Core {
                 continue;
             };
             match &task.state {
-                State::Queued { .. } => group.pending += 1,
+                State::Queued { .. } => {
+                    group.pending += 1;
+                    group.oversized += u64::from(task.plan().slots > group.slots);
+                }
                 State::Starting { .. }
                 | State::Running { .. }
                 | State::Stopping { .. }
@@ -345,7 +349,9 @@ impl Core {
         for entering in &self.batches.entering {
             let place = places.get(entering.plan.group());
             if let Some(group) = place.and_then(|place| groups.get_mut(*place)) {
-                group.pending += entering.items.len() as u64;
+                let tasks = entering.items.len() as u64;
+                group.pending += tasks;
+                group.oversized += if entering.plan.slots > group.slots { tasks } else { 0 };
             }
         }
     }
@@ -353,7 +359,7 @@ impl Core {
 
 fn with_no_tasks(group: GroupSlots) -> GroupState {
     let GroupSlots { name, slots, taken, is_paused } = group;
-    GroupState { name, slots, used: taken, is_paused, pending: 0, running: 0, finished: 0 }
+    GroupState { name, slots, used: taken, is_paused, pending: 0, oversized: 0, running: 0, finished: 0 }
 }
 
 /// Returns the earliest start; `None` if that is now.

@@ -13,6 +13,7 @@ use crate::caller::ReplyTo;
 use crate::effect::{CoreError, OrderError, Reply};
 use crate::history::History;
 use crate::input::Selection;
+use crate::limits::CoreLimits;
 use crate::queue::Standing;
 use crate::task::{Ordinal, Snapshot, Task};
 use crate::time::Now;
@@ -219,6 +220,11 @@ impl Core {
         self.effects.push(commands::forget(&snapshot));
         self.event_of(now, EventKind::Cleared, snapshot);
         true
+    }
+
+    /// Counts the finished tasks that these limits of the history remove from now on. None without limits.
+    pub fn history_excess(&self, now: Now, limits: &CoreLimits) -> usize {
+        limits.history.map_or(0, |limits| self.registry.history_excess(limits, now.wall))
     }
 
     /// Removes finished tasks beyond the limits of the history (R129), some in each step.

@@ -34,7 +34,7 @@ pub enum Answer {
         cleared: u64,
     },
     Inbox {
-        items: Vec<(u64, Told)>,
+        items: Vec<(u64, SentNotice)>,
         more: bool,
         lost: u64,
     },
@@ -44,7 +44,7 @@ pub enum Answer {
     },
     Owned,
     /// Name, slots, slots in use, and whether it is paused.
-    Group(String, u32, u32, bool),
+    Group(String, u32, u32, bool, u64),
     ShutDown(u64),
     /// The task is not complete; with its error.
     NoResult(TaskId, Status, Option<String>),
@@ -68,7 +68,8 @@ impl From<&Reply> for Answer {
                 Self::SessionEnded { cancelled: *cancelled, cleared: *cleared }
             }
             Reply::Inbox { items, more, lost } => {
-                let items = items.iter().map(|(number, notice)| (*number, Told::from(&**notice))).collect();
+                let items =
+                    items.iter().map(|(number, notice)| (*number, SentNotice::from(&**notice))).collect();
                 Self::Inbox { items, more: *more, lost: *lost }
             }
             Reply::Acknowledged { acknowledged, left } => {
@@ -76,7 +77,8 @@ impl From<&Reply> for Answer {
             }
             Reply::Owned => Self::Owned,
             Reply::Group(group) => {
-                Self::Group(group.name.to_string(), group.slots, group.used, group.is_paused)
+                let (slots, used, oversized) = (group.slots, group.used, group.oversized);
+                Self::Group(group.name.to_string(), slots, used, group.is_paused, oversized)
             }
             Reply::ShutDown { cancelled, .. } => Self::ShutDown(*cancelled),
             Reply::Error(CoreError::NotComplete(id, status, finished)) => {
@@ -89,7 +91,7 @@ impl From<&Reply> for Answer {
 
 /// The comparable part of a notice.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct SentNotice {
     pub task: TaskId,
     pub run: u32,
     pub kind: NoticeKind,
@@ -101,7 +103,7 @@ pub struct Told {
     pub question: Option<u64>,
 }
 
-impl From<&Notice> for Told {
+impl From<&Notice> for SentNotice {
     fn from(notice: &Notice) -> Self {
         let Notice { number: _, kind, at, active, is_removed: _, task } = notice;
         let questions = task.agent.as_ref().map(|agent| &agent.questions);
@@ -148,7 +150,7 @@ pub struct Expected {
     /// Tasks that are paused (true) or continued (false).
     pub pauses: Vec<(TaskId, bool)>,
     pub events: Vec<(TaskId, EventKind)>,
-    pub notices: Vec<Told>,
+    pub notices: Vec<SentNotice>,
     pub forgets: Vec<TaskId>,
     pub replies: BTreeMap<ReplyTo, Answer>,
     pub exit: bool,
@@ -193,16 +195,16 @@ impl Expected {
             EventKind::Continued => Some("continued"),
             _ => None,
         };
-        let notice = |told: &Told| match told.kind {
+        let notice = |notice: &SentNotice| match notice.kind {
             NoticeKind::Started => "told of a start",
             NoticeKind::NeedsInput => "told of a question",
             NoticeKind::Completed | NoticeKind::Failed | NoticeKind::Cancelled => "told of an end",
         };
-        let told = self.notices.iter().map(notice);
+        let notices = self.notices.iter().map(notice);
         let kills = self.ends.iter().filter(|(_, signal)| *signal == KILL).map(|_| "SIGKILL");
         let of_agents = self.decisions.iter().map(decision).chain(self.events.iter().filter_map(event));
         let exit = self.exit.then_some("exit");
-        self.replies.values().map(answer).chain(kills).chain(of_agents).chain(told).chain(exit).collect()
+        self.replies.values().map(answer).chain(kills).chain(of_agents).chain(notices).chain(exit).collect()
     }
 }
 
@@ -210,6 +212,7 @@ impl Expected {
 const fn error_name(error: &CoreError) -> &'static str {
     match error {
         CoreError::NotFound(_) => "not found",
+        CoreError::IsBatch(_) => "a batch",
         CoreError::Ambiguous(..) => "ambiguous",
         CoreError::NotComplete(..) => "not complete",
         CoreError::EndedFirst(..) => "ended first",

@@ -49,7 +49,7 @@ struct Run {
     /// Its place; `None` for this machine.
     on: Option<Arc<str>>,
     has_started: bool,
-    is_told_to_end: bool,
+    is_ending: bool,
     /// The tasks that must succeed before the place starts it.
     awaits: Vec<TaskId>,
     env: Arc<Env>,
@@ -239,7 +239,7 @@ impl World {
             prop_assert!(awaits.iter().all(|other| run.awaits.contains(other)));
             prop_assert_eq!(
                 (known.run, known.has_started, known.stop.is_some()),
-                (run.number, run.has_started, run.is_told_to_end)
+                (run.number, run.has_started, run.is_ending)
             );
         }
         Ok(())
@@ -363,7 +363,7 @@ impl World {
             self.unknown.remove(&run.task);
             return self.fact(run.task, run.number, Fact::Elsewhere(PlaceFact::Started { at: None }));
         }
-        if run.awaits.iter().any(is_over) && !run.is_told_to_end {
+        if run.awaits.iter().any(is_over) && !run.is_ending {
             return self.give_back(index);
         }
         Ok(())
@@ -377,7 +377,7 @@ impl World {
 
     fn requeue(&mut self, index: usize) -> Checked {
         let run = self.runs[index].clone();
-        if !run.has_started || run.is_told_to_end {
+        if !run.has_started || run.is_ending {
             return Ok(());
         }
         self.runs[index].has_started = false;
@@ -418,7 +418,7 @@ impl World {
                     let known = self.runs.iter().position(|known| (known.task, known.number) == (task, run));
                     prop_assert!(known.is_some(), "{} has no run to be ended", task);
                     let Some(index) = known else { continue };
-                    self.runs[index].is_told_to_end = true;
+                    self.runs[index].is_ending = true;
                     if self.runs[index].on.is_none() && !self.runs[index].has_started {
                         // Its start hangs, and nothing waits for it any longer.
                         self.runs.remove(index);
@@ -429,11 +429,11 @@ impl World {
                     let waits = run.is_some_and(|run| run.on.is_some() && !run.has_started);
                     let is_of_queue = matches!(control, Control::Hold { .. } | Control::Priority { .. });
                     let is_pause = matches!(control, Control::Pause | Control::Continue);
-                    let runs = run.is_some_and(|run| run.has_started && !run.is_told_to_end);
+                    let runs = run.is_some_and(|run| run.has_started && !run.is_ending);
                     let fits = is_of_queue && waits || is_pause && runs;
                     prop_assert!(fits, "{:?} of {}, which waits nowhere else", control, task);
                 }
-                Effect::Event { kind, task, .. } => self.told(kind, &task)?,
+                Effect::Event { kind, task, .. } => self.check_event(kind, &task)?,
                 Effect::Forget { task, .. } => {
                     prop_assert!(self.runs.iter().all(|run| run.task != task), "{} still runs", task);
                     self.tasks.retain(|known| *known != task);
@@ -461,19 +461,19 @@ impl World {
         for other in &awaits {
             let known = self.runs.iter().find(|run| run.task == *other);
             prop_assert!(
-                known.is_some_and(|known| known.on == on && !known.is_told_to_end),
+                known.is_some_and(|known| known.on == on && !known.is_ending),
                 "{} awaits {}",
                 task,
                 other
             );
             prop_assert!(on.as_deref() != Some("far") && on.is_some(), "only a cluster orders tasks");
         }
-        let (has_started, is_told_to_end) = (false, false);
-        self.runs.push(Run { task, number: run, on, has_started, is_told_to_end, awaits, env });
+        let (has_started, is_ending) = (false, false);
+        self.runs.push(Run { task, number: run, on, has_started, is_ending, awaits, env });
         Ok(())
     }
 
-    fn told(&mut self, kind: EventKind, task: &Snapshot) -> Checked {
+    fn check_event(&mut self, kind: EventKind, task: &Snapshot) -> Checked {
         let id = task.id;
         if kind.is_terminal() {
             prop_assert!(self.ended.insert(id), "{} ends twice", id);

@@ -90,6 +90,7 @@ pub enum Op {
         aimed: bool,
         /// Index of an open question; beyond those, a question that was never asked or is not open.
         question: usize,
+        /// Index of an option; beyond those, a denial without one.
         option: u8,
     },
     Block {
@@ -354,7 +355,7 @@ fn mark() -> impl Strategy<Value = Mark> {
 }
 
 /// Operations on sessions and their inboxes.
-fn told() -> impl Strategy<Value = Op> {
+fn inbox() -> impl Strategy<Value = Op> {
     let client = || 0..CLIENTS;
     let session = || 0..SESSIONS;
     prop_oneof![
@@ -490,7 +491,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(client, session, key, time_limit)| Op::Adopt { client, session, key, time_limit }),
         50 => (client(), pick(), prop::bool::weighted(0.8), 0u8..5)
             .prop_map(|(client, pick, aimed, prompt)| Op::Resume { client, pick, aimed, prompt }),
-        25 => (client(), pick(), prop::bool::weighted(0.8), 0usize..6, 0u8..3)
+        25 => (client(), pick(), prop::bool::weighted(0.8), 0usize..6, 0u8..4)
             .prop_map(|(client, pick, aimed, question, option)| Op::Answer {
                 client, pick, aimed, question, option
             }),
@@ -506,7 +507,7 @@ fn op() -> impl Strategy<Value = Op> {
         24 => (client(), which(), any::<bool>())
             .prop_map(|(client, which, active_too)| Op::Clear { client, which, active_too }),
         6 => (client(), 0..SESSIONS).prop_map(|(client, session)| Op::EndSession { client, session }),
-        64 => told(),
+        64 => inbox(),
         12 => (client(), pick(), signal(), any::<bool>())
             .prop_map(|(client, pick, signal, tree)| Op::Signal { client, pick, signal, tree }),
         16 => (client(), pick(), any::<bool>())

@@ -285,9 +285,9 @@ fn r54_end_of_session_drops_the_rest_of_entering_batches() {
         let all = replies(&effects);
         let is_taken = |reply: &&Reply| matches!(reply, Reply::Many { ids, .. } if ids.len() == 1000);
         assert!(all.iter().any(is_taken), "{effects:?}");
-        let is_told =
+        let is_reported =
             |reply: &&Reply| matches!(reply, Reply::SessionEnded { cleared, .. } if *cleared == there_now);
-        assert_eq!(all.iter().any(is_told), !by_owner, "{effects:?}");
+        assert_eq!(all.iter().any(is_reported), !by_owner, "{effects:?}");
         enter(&mut desk);
         assert_eq!(desk.core.summary().total(), 0);
         let rest =

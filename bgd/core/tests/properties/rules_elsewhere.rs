@@ -76,8 +76,8 @@ fn r148_remote_task_is_pending_until_the_cluster_runs_it() {
     let mut desk = Desk::new(4);
     let task = submitted(&mut desk, 1, |_| {});
     assert_eq!(desk.status(task), Status::Pending);
-    let told = desk.fact(task, place(PlaceFact::Accepted { id: "77".into() }));
-    assert_eq!(events(&told), [(EventKind::Progress, task)]);
+    let effects = desk.fact(task, place(PlaceFact::Accepted { id: "77".into() }));
+    assert_eq!(events(&effects), [(EventKind::Progress, task)]);
     assert_eq!(events(&desk.fact(task, waiting("Priority"))), [(EventKind::Progress, task)]);
     assert!(desk.fact(task, waiting("Priority")).is_empty(), "nothing has changed");
     assert_eq!(desk.core.summary().pending, 1);
@@ -200,12 +200,27 @@ fn r145_task_given_up_is_settled_by_its_late_end() {
     desk.fact(task, Fact::GaveUp { why: "no route: it may still run there".into() });
     let before = desk.task(task).finished().cloned().unwrap();
     assert_eq!(before.lingering, Lingering::Stuck);
-    let told = desk.fact(task, concluded(Verdict::ByExit, Some(Exit::Code(0))));
-    assert_eq!(events(&told), [(EventKind::Progress, task)]);
+    let effects = desk.fact(task, concluded(Verdict::ByExit, Some(Exit::Code(0))));
+    assert_eq!(events(&effects), [(EventKind::Progress, task)]);
     let after = desk.task(task).finished().cloned().unwrap();
     assert_eq!(after, bgd_core::Finished { lingering: Lingering::No, ..before });
     assert_eq!(desk.task(task).elsewhere.unwrap().unknown, None);
     assert!(desk.fact(task, concluded(Verdict::Cancelled, None)).is_empty());
+}
+
+#[test]
+fn r145_task_given_up_before_its_start_may_still_run() {
+    let mut desk = Desk::new(4);
+    let task = submitted(&mut desk, 1, |_| {});
+    desk.fact(task, place(PlaceFact::Unknown { why: "no route".into() }));
+    desk.ask(Request::Cancel(bgd_core::Cancel { which: ids(&[task]), signal: None, grace_ms: Some(0) }));
+    desk.fact(task, Fact::GaveUp { why: "no route: it may still run there".into() });
+    let before = desk.task(task).finished().cloned().unwrap();
+    assert_eq!((before.lingering, before.started_at), (Lingering::Stuck, None));
+    assert!(matches!(&before.exit, Some(Exit::Unknown(why)) if why.contains("may still run")));
+    // The machine is back, and has not started it.
+    desk.fact(task, Fact::StartFailed { failure: "cancelled".into() });
+    assert_eq!(desk.task(task).finished().unwrap().lingering, Lingering::No);
 }
 
 #[test]
@@ -242,7 +257,7 @@ fn r150_paused_state_follows_the_remote_place() {
     desk.fact(task, started(None));
     let pause = |paused| Request::SetPaused { which: ids(&[task]), paused };
     let refused = |control| place(PlaceFact::Refused { control: Some(control), why: "late".into() });
-    let told = |paused| place(PlaceFact::Paused { paused });
+    let reported = |paused| place(PlaceFact::Paused { paused });
     assert_eq!(controls(&desk.ask(pause(true))), [Control::Pause]);
     assert!(desk.task(task).paused);
     assert_eq!(
@@ -251,14 +266,14 @@ fn r150_paused_state_follows_the_remote_place() {
     );
     assert!(!desk.task(task).paused, "nothing was stopped");
     // Somebody pauses it there, or the refused pause took effect after all.
-    assert_eq!(events(&desk.fact(task, told(true))), [(EventKind::Paused, task)]);
-    assert!(desk.fact(task, told(true)).is_empty() && desk.task(task).paused);
+    assert_eq!(events(&desk.fact(task, reported(true))), [(EventKind::Paused, task)]);
+    assert!(desk.fact(task, reported(true)).is_empty() && desk.task(task).paused);
     desk.ask(pause(false));
     desk.fact(task, refused(Control::Continue));
     assert!(desk.task(task).paused);
-    assert_eq!(events(&desk.fact(task, told(false))), [(EventKind::Continued, task)]);
+    assert_eq!(events(&desk.fact(task, reported(false))), [(EventKind::Continued, task)]);
     desk.fact(task, concluded(Verdict::ByExit, Some(Exit::Code(0))));
-    assert!(desk.fact(task, told(true)).is_empty(), "it has ended");
+    assert!(desk.fact(task, reported(true)).is_empty(), "it has ended");
 }
 
 #[test]

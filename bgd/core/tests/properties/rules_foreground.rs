@@ -129,14 +129,14 @@ fn r61_detach_hides_job_then_sends_event_then_replies() {
     let effects = desk.detach(job);
     let [
         Effect::Control { task: hidden, control: Control::Detach { client: 1 }, .. },
-        Effect::Event { kind: Backgrounded, task: told, .. },
+        Effect::Event { kind: Backgrounded, task: reported, .. },
         Effect::Reply { to, reply: Reply::Backgrounded(shown) },
     ] = &effects[..]
     else {
         panic!("{effects:?}")
     };
-    assert_eq!((*hidden, told.id, shown.id, to.client), (job, job, job, 1));
-    assert_eq!((told.foreground, shown.foreground), (None, None));
+    assert_eq!((*hidden, reported.id, shown.id, to.client), (job, job, job, 1));
+    assert_eq!((reported.foreground, shown.foreground), (None, None));
 }
 
 #[test]

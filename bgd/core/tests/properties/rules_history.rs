@@ -232,6 +232,30 @@ fn r129_new_limits_are_applied_to_old_tasks_in_steps() {
 }
 
 #[test]
+fn r129_tasks_that_new_limits_will_remove_are_counted() {
+    let mut desk = desk();
+    for number in 1..=5 {
+        let task = desk.running(number);
+        desk.now.wall = desk.now.wall.plus_ms(10);
+        assert_eq!(end(&mut desk, task, 10), []);
+    }
+    let last = desk.now.wall;
+    for (history, removed) in [
+        (MINUTE, 0),
+        (HistoryLimits { tasks: 2, ..MINUTE }, 3),
+        (HistoryLimits { bytes: 40, ..MINUTE }, 1),
+        (HistoryLimits { memory: 1, ..MINUTE }, 4),
+        (HistoryLimits { age_ms: 0, ..MINUTE }, 5),
+    ] {
+        let changed = CoreLimits { history: Some(history), ..limits(4) };
+        assert_eq!(desk.core.history_excess(desk.now, &changed), removed, "{history:?}");
+    }
+    assert_eq!((desk.now.wall, desk.core.summary().total()), (last, 5), "none is removed yet");
+    let changed = CoreLimits { history: Some(HistoryLimits { tasks: 2, ..MINUTE }), ..limits(4) };
+    assert_eq!(cleared(&desk.input(configure(changed))).len(), 3);
+}
+
+#[test]
 fn r129_search_proceeds_in_bounded_pages_and_misses_nothing() {
     let mut desk = Desk::new(1);
     let padding = "x".repeat(100_000);

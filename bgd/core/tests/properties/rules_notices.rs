@@ -26,7 +26,7 @@ fn started() -> Fact {
 }
 
 /// Returns the notices by the fields that identify them to consumers.
-fn told(effects: &[Effect]) -> Vec<(NoticeKind, TaskId, u32)> {
+fn notified(effects: &[Effect]) -> Vec<(NoticeKind, TaskId, u32)> {
     let notices = effects.iter().filter_map(|effect| match effect {
         Effect::Notice { notice, .. } => Some((notice.kind, notice.task.id, notice.task.run)),
         _ => None,
@@ -55,8 +55,8 @@ fn submit(desk: &mut Desk, number: u16) -> TaskId {
 /// Submits a task of the session that runs and completes.
 fn finished(desk: &mut Desk, number: u16) -> TaskId {
     let task = submit(desk, number);
-    assert_eq!(told(&desk.fact(task, started())), [(Started, task, 1)]);
-    assert_eq!(told(&desk.fact(task, exited(0, false))), [(Completed, task, 1)]);
+    assert_eq!(notified(&desk.fact(task, started())), [(Started, task, 1)]);
+    assert_eq!(notified(&desk.fact(task, exited(0, false))), [(Completed, task, 1)]);
     task
 }
 
@@ -85,39 +85,39 @@ fn own(desk: &mut Desk, client: u64) {
 fn r51_started_notice_is_sent_once_and_not_for_resumes() {
     let mut desk = Desk::new(1);
     let task = desk.prompted(1);
-    assert_eq!(told(&desk.fact(task, Fact::Session { id: "s".into() })), []);
-    assert_eq!(told(&desk.fact(task, started())), [(Started, task, 1)]);
-    assert_eq!(told(&desk.fact(task, turn_ended())), [(Completed, task, 1)]);
-    assert_eq!(told(&desk.resume(task)), []);
-    assert_eq!(told(&desk.fact_of_run(task, 2, started())), []);
-    assert_eq!(told(&desk.fact_of_run(task, 2, turn_failed("no"))), [(Failed, task, 2)]);
+    assert_eq!(notified(&desk.fact(task, Fact::Session { id: "s".into() })), []);
+    assert_eq!(notified(&desk.fact(task, started())), [(Started, task, 1)]);
+    assert_eq!(notified(&desk.fact(task, turn_ended())), [(Completed, task, 1)]);
+    assert_eq!(notified(&desk.resume(task)), []);
+    assert_eq!(notified(&desk.fact_of_run(task, 2, started())), []);
+    assert_eq!(notified(&desk.fact_of_run(task, 2, turn_failed("no"))), [(Failed, task, 2)]);
 }
 
 #[test]
 fn r51_started_notice_is_sent_only_for_background_starts() {
     let mut desk = Desk::new(9);
-    assert_eq!(told(&desk.adopt(1)), [(Started, id(1), 1)]);
+    assert_eq!(notified(&desk.adopt(1)), [(Started, id(1), 1)]);
     let shown = desk.foreground(command(id(2)));
-    assert_eq!(told(&desk.fact(shown, started())), []);
-    assert_eq!(told(&desk.detach(shown)), [], "its user has seen it start");
+    assert_eq!(notified(&desk.fact(shown, started())), []);
+    assert_eq!(notified(&desk.detach(shown)), [], "its user has seen it start");
     let early = desk.foreground(command(id(3)));
-    assert_eq!(told(&desk.detach(early)), []);
-    assert_eq!(told(&desk.fact(early, started())), [(Started, early, 1)]);
+    assert_eq!(notified(&desk.detach(early)), []);
+    assert_eq!(notified(&desk.fact(early, started())), [(Started, early, 1)]);
 }
 
 #[test]
 fn r51_each_question_is_notified_once_when_it_is_first_in_line() {
     let mut desk = Desk::new(1);
     let task = desk.at_work(1);
-    assert_eq!(told(&desk.fact(task, asked(70))), [(NeedsInput, task, 1)]);
+    assert_eq!(notified(&desk.fact(task, asked(70))), [(NeedsInput, task, 1)]);
     let (second, third) = (desk.fact(task, asked(80)), desk.fact(task, asked(90)));
-    assert_eq!((told(&second), told(&third)), (vec![], vec![]), "one at a time");
-    assert_eq!(told(&desk.fact(task, Fact::Withdrawn { key: 80 })), [], "the first still waits");
+    assert_eq!((notified(&second), notified(&third)), (vec![], vec![]), "one at a time");
+    assert_eq!(notified(&desk.fact(task, Fact::Withdrawn { key: 80 })), [], "the first still waits");
     let effects = desk.answer(task, 1, "yes");
     let notice = only_notice(&effects);
     let question = notice.task.agent.as_ref().unwrap().questions.front().unwrap().request;
     assert_eq!((notice.kind, question), (NeedsInput, 3));
-    assert_eq!(told(&desk.answer(task, 3, "no")), []);
+    assert_eq!(notified(&desk.answer(task, 3, "no")), []);
 }
 
 #[test]
@@ -125,9 +125,9 @@ fn r51_open_question_is_notified_on_detach() {
     let mut desk = Desk::new(1);
     let task = desk.foreground(prompt(id(1), STALLED_AFTER, ASK_TIMEOUT));
     for fact in [started(), asked(70)] {
-        assert_eq!(told(&desk.fact(task, fact)), []);
+        assert_eq!(notified(&desk.fact(task, fact)), []);
     }
-    assert_eq!(told(&desk.detach(task)), [(NeedsInput, task, 1)]);
+    assert_eq!(notified(&desk.detach(task)), [(NeedsInput, task, 1)]);
 }
 
 #[test]
@@ -152,17 +152,17 @@ fn r54_session_ends_when_its_last_owner_disconnects() {
     }
     let done = finished(&mut desk, 1);
     let running = submit(&mut desk, 2);
-    assert_eq!(told(&desk.fact(running, started())), [(Started, running, 1)]);
+    assert_eq!(notified(&desk.fact(running, started())), [(Started, running, 1)]);
     let waiting = submit(&mut desk, 3);
     let theirs = desk.submit(4);
     assert!(desk.input(GONE).is_empty(), "another one owns it too");
     let effects = desk.input(Input::Disconnected { client: 2 });
     assert_eq!(
-        (ends(&effects), told(&effects)),
+        (ends(&effects), notified(&effects)),
         (vec![(running, TERM)], vec![(NoticeKind::Cancelled, waiting, 1)])
     );
     let effects = desk.fact(running, exited(0, false));
-    assert_eq!((told(&effects), replies(&effects).len()), (vec![(NoticeKind::Cancelled, running, 1)], 0));
+    assert_eq!((notified(&effects), replies(&effects).len()), (vec![(NoticeKind::Cancelled, running, 1)], 0));
     for task in [done, running, waiting] {
         assert_eq!(desk.core.get(&task.into()).unwrap_err(), CoreError::NotFound(task.to_string()));
     }
@@ -175,18 +175,18 @@ fn r54_session_ends_when_its_last_owner_disconnects() {
 fn r54_inbox_of_ended_session_omits_earlier_cancelled_tasks() {
     let mut desk = Desk::new(1);
     let task = submit(&mut desk, 1);
-    assert_eq!(told(&desk.fact(task, started())), [(Started, task, 1)]);
+    assert_eq!(notified(&desk.fact(task, started())), [(Started, task, 1)]);
     assert!(replies(&desk.cancel(ids(&[task]))).is_empty());
     assert!(replies(&desk.ask(Request::EndSession { session: SESSION.into() })).is_empty());
     let next = submit(&mut desk, 2);
     assert_eq!(
-        told(&desk.fact(task, exited(0, false))),
+        notified(&desk.fact(task, exited(0, false))),
         [(NoticeKind::Cancelled, task, 1)],
         "its channel does"
     );
     assert_eq!(inbox(&desk.ask(read(0, 0, 9))), (vec![], false, 0));
-    assert_eq!(told(&desk.fact(next, started())), [(Started, next, 1)]);
-    assert_eq!(told(&desk.fact(next, exited(0, false))), [(Completed, next, 1)]);
+    assert_eq!(notified(&desk.fact(next, started())), [(Started, next, 1)]);
+    assert_eq!(notified(&desk.fact(next, exited(0, false))), [(Completed, next, 1)]);
     assert_eq!(inbox(&desk.ask(read(0, 0, 9))), (vec![(1, next)], false, 0), "one of the same key has begun");
 }
 
@@ -197,10 +197,10 @@ fn r54_job_losing_terminal_and_session_gets_one_signal() {
     let mut job = command(id(1));
     job.spec.session = Some(SESSION.into());
     let job = desk.foreground(job);
-    assert_eq!(told(&desk.fact(job, started())), []);
+    assert_eq!(notified(&desk.fact(job, started())), []);
     assert_eq!(ends(&desk.input(GONE)), [(job, HUP)]);
     let effects = desk.fact(job, exited(0, false));
-    assert_eq!(told(&effects), [(NoticeKind::Cancelled, job, 1)], "nobody saw it end");
+    assert_eq!(notified(&effects), [(NoticeKind::Cancelled, job, 1)], "nobody saw it end");
     assert!(matches!(effects[..], [.., Effect::Event { .. }]), "it is cleared: {effects:?}");
     assert_eq!(desk.core.summary().total(), 0);
 }
@@ -229,11 +229,12 @@ fn r55_every_kind_of_end_is_notified_once() {
             if blocks {
                 assert!(desk.block(&[task], None, bgd_shared::request::BlockMode::All).is_empty());
             }
-            let mut news: Vec<_> = inputs.iter().flat_map(|input| told(&desk.input(input.clone()))).collect();
+            let mut news: Vec<_> =
+                inputs.iter().flat_map(|input| notified(&desk.input(input.clone()))).collect();
             news.retain(|(kind, ..)| kind.is_end());
             assert_eq!(news, [(kind, task, 1)], "{why}");
             let late = [Fact::TreeEmpty, exited(1, false), failure()];
-            let late = late.into_iter().flat_map(|late| told(&desk.fact(task, late)));
+            let late = late.into_iter().flat_map(|late| notified(&desk.fact(task, late)));
             assert_eq!(late.count(), 0, "{why}");
             assert!(other.is_none_or(|other| desk.status(other).is_active()));
         }
@@ -244,14 +245,14 @@ fn r55_every_kind_of_end_is_notified_once() {
 fn r55_end_of_a_foreground_job_is_not_notified() {
     let mut desk = Desk::new(2);
     let (seen, left) = (desk.job(1), desk.job(2));
-    assert_eq!(told(&desk.fact(seen, exited(1, false))), []);
-    assert_eq!(told(&desk.detach(left)), []);
-    assert_eq!(told(&desk.fact(left, exited(1, false))), [(Failed, left, 1)]);
+    assert_eq!(notified(&desk.fact(seen, exited(1, false))), []);
+    assert_eq!(notified(&desk.detach(left)), []);
+    assert_eq!(notified(&desk.fact(left, exited(1, false))), [(Failed, left, 1)]);
     let (hurt, early) = (desk.job(3), desk.foreground(command(id(4))));
-    assert_eq!(told(&desk.input(GONE)), []);
-    assert_eq!(told(&desk.fact(hurt, exited(0, false))), [(NoticeKind::Cancelled, hurt, 1)]);
+    assert_eq!(notified(&desk.input(GONE)), []);
+    assert_eq!(notified(&desk.fact(hurt, exited(0, false))), [(NoticeKind::Cancelled, hurt, 1)]);
     let effects = desk.fact(early, Fact::StartFailed { failure: "no".into() });
-    assert_eq!(told(&effects), [(NoticeKind::Cancelled, early, 1)]);
+    assert_eq!(notified(&effects), [(NoticeKind::Cancelled, early, 1)]);
 }
 
 #[test]
@@ -263,9 +264,9 @@ fn r55_refused_resume_sends_no_notice() {
             .iter()
             .all(|effect| matches!(effect, Effect::Start { begin: Begin::Prompt { .. }, .. }))
     );
-    assert_eq!(told(&desk.fact_of_run(task, 2, refused())), []);
+    assert_eq!(notified(&desk.fact_of_run(task, 2, refused())), []);
     desk.resumed(task, 3);
-    assert_eq!(told(&desk.fact_of_run(task, 3, turn_ended())), [(Completed, task, 3)]);
+    assert_eq!(notified(&desk.fact_of_run(task, 3, turn_ended())), [(Completed, task, 3)]);
 }
 
 #[test]
@@ -379,7 +380,7 @@ fn r55_waiting_reads_per_connection_are_limited() {
 fn r11_waiting_reads_get_last_item_then_shutdown_error() {
     let mut desk = Desk::new(1);
     let task = submit(&mut desk, 1);
-    assert_eq!(told(&desk.fact(task, started())), [(Started, task, 1)]);
+    assert_eq!(notified(&desk.fact(task, started())), [(Started, task, 1)]);
     assert!(desk.ask(read(0, 1000, 9)).is_empty());
     assert!(
         replies(&desk.ask_as(2, Request::Shutdown { grace_ms: None, leaves: LeavePolicy::All })).is_empty()

@@ -326,3 +326,25 @@ fn r100_removed_group_returns_with_the_configuration() {
     desk.input(with_gpu());
     assert!(has_it(&desk));
 }
+
+#[test]
+fn r100_task_larger_than_its_lowered_group_is_counted_and_runs_alone() {
+    let mut desk = Desk::new(1);
+    let resize = |slots| Request::SetGroup { name: "gpu".into(), slots };
+    let taking = |slots| PlanRequest { group: Some("gpu".into()), slots, ..PlanRequest::default() };
+    desk.ask(resize(3));
+    let [first, large, last] =
+        [(1, 1), (2, 3), (3, 1)].map(|(number, slots)| submit(&mut desk, number, taking(slots)));
+    let sizes = |effects: &[Effect]| {
+        let Reply::Group(group) = only_reply(effects) else { panic!("{effects:?}") };
+        (group.slots, group.pending, group.oversized)
+    };
+    assert_eq!(sizes(&desk.ask(resize(3))), (3, 2, 0), "it waits, but fits");
+    let lowered = desk.ask(resize(1));
+    assert_eq!((sizes(&lowered), starts(&lowered)), ((1, 2, 1), vec![]));
+    desk.fact(first, Fact::Started { pid: Some(100) });
+    assert_eq!(starts(&desk.fact(first, exited(0, false))), [large], "nobody else has a slot");
+    desk.fact(large, Fact::Started { pid: Some(101) });
+    assert_eq!(sizes(&desk.ask(resize(1))), (1, 1, 0), "it does not wait any more");
+    assert_eq!(starts(&desk.fact(large, exited(0, false))), [last], "nobody ran beside it");
+}

@@ -106,6 +106,18 @@ fn r116_rerun_submits_a_copy_and_keeps_the_old_task() {
 }
 
 #[test]
+fn r116_rerun_keeps_the_conditions_that_were_met() {
+    let mut desk = Desk::new(2);
+    let (first, failing) = (desk.finished(1, 0), desk.finished(2, 3));
+    let old = after(&mut desk, 3, &[(first, Condition::Ok), (failing, Condition::Any)]);
+    ends(&mut desk, old, 3);
+    let effects = desk.ask(rerun(&[old], false, false));
+    let [(new, _)] = pairs(&effects)[..] else { panic!("{effects:?}") };
+    assert_eq!(starts(&effects), [new], "it waits for none of them");
+    assert_eq!(desk.task(new).plan().after, desk.task(old).plan().after);
+}
+
+#[test]
 fn r116_rerun_takes_only_ended_and_optionally_only_failed_tasks() {
     let mut desk = Desk::new(1);
     let tasks = [1, 2, 3].map(|number| desk.submit(number));

@@ -125,7 +125,7 @@ fn r22_block_on_40000_cleared_tasks_ends_in_linear_time() {
 
 /// Only then is its output complete.
 #[test]
-fn r55_event_tells_when_the_last_process_of_an_ended_task_is_gone() {
+fn r55_event_reports_when_the_last_process_of_an_ended_task_is_gone() {
     let facts = [vec![Fact::TreeEmpty], vec![gave_up(), exited(0, false)]];
     for (facts, ordered) in facts.into_iter().zip([None, Some(KILL)]) {
         let mut desk = Desk::new(1);

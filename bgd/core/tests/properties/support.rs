@@ -279,7 +279,7 @@ impl Desk {
     }
 
     pub fn answer(&mut self, task: TaskId, request: u64, option: &str) -> Vec<Effect> {
-        self.ask(Request::Answer { id: task.into(), request, option: option.into() })
+        self.ask(Request::Answer { id: task.into(), request, option: Some(option.into()) })
     }
 
     /// Submits a task that gets a slot at once and is running.
@@ -397,7 +397,9 @@ pub fn prompts(effects: &[Effect]) -> Vec<(TaskId, u32, Option<String>)> {
 /// Returns the answers to agents, by the keys of their questions.
 pub fn decisions(effects: &[Effect]) -> Vec<(u64, Option<&str>)> {
     let decisions = effects.iter().filter_map(|effect| match effect {
-        Effect::Control { control: Control::Answer { key, option }, .. } => Some((*key, option.as_deref())),
+        Effect::Control { control: Control::Answer { key, option, .. }, .. } => {
+            Some((*key, option.as_deref()))
+        }
         _ => None,
     });
     decisions.collect()

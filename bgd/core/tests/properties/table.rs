@@ -53,7 +53,7 @@ cancel            | canc  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x
 cancel, SIGKILL   | canc  | sp-x  | sp-x  | kill+ | kill+ | ki-x+ | kill  | ki-x  | done  | li-k+ | li-k+ | li-k  | li-s
 cancel all        | canc  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | done  | ling  | li-x  | li-k  | li-s
 clear             | wait! | spwn! | sp-x! | run!  | stop! | st-x! | kill! | ki-x! | gone  | li-x+ | li-x+ | li-k  | gone
-clear all         | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | gone  | ling  | li-x  | li-k  | gone
+clear all         | wait  | spwn  | sp-x  | run   | stop  | st-x  | kill  | ki-x  | gone  | ling  | li-x  | li-k  | li-s
 clear active too  | gone  | sp-x  | sp-x  | stop+ | stop+ | st-x+ | kill  | ki-x  | gone  | li-x+ | li-x+ | li-k  | gone
 signal            | wait! | spwn! | sp-x! | run+  | stop+ | st-x! | kill+ | ki-x! | done! | ling! | li-x! | li-k! | li-s!
 signal to tree    | wait! | spwn! | sp-x! | run+  | stop+ | st-x+ | kill+ | ki-x+ | done! | ling+ | li-x+ | li-k+ | li-s+

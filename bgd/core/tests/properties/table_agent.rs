@@ -114,8 +114,10 @@ pub fn happen(desk: &mut Desk, input: &str) -> Vec<Effect> {
                 "resume" => {
                     Request::Resume { id: task.into(), prompt: "and now?".into(), settings: Box::default() }
                 }
-                "answer" => Request::Answer { id: task.into(), request: 1, option: "yes".into() },
-                "answer, unknown" => Request::Answer { id: task.into(), request: 1, option: "maybe".into() },
+                "answer" => Request::Answer { id: task.into(), request: 1, option: Some("yes".into()) },
+                "answer, unknown" => {
+                    Request::Answer { id: task.into(), request: 1, option: Some("maybe".into()) }
+                }
                 "retrieve" => Request::Retrieve { id: task.into(), complete: false },
                 "result" => Request::Retrieve { id: task.into(), complete: true },
                 "block" => Request::Block {

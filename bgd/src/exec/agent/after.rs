@@ -9,8 +9,8 @@ use bgd_shared::request::Stream;
 use super::order::TurnOrder;
 use crate::core::AfterTask;
 use crate::exec::context::Context;
+use crate::exec::output::results;
 use crate::exec::output::{OutputFolder, Part};
-use crate::exec::results;
 
 /// The maximum length of an output or a result in a prompt, in bytes; the beginning of a longer one is left out.
 const SHOWN_BYTES: u64 = 32 * 1024;
@@ -81,6 +81,9 @@ fn stands_for(name: &str, after: &[AfterTask], folder: &OutputFolder) -> Option<
         "status" => task.status().to_string(),
         "file" => folder.files_of(task.id, &task.spec).path(Stream::Stdout).to_string_lossy().into_owned(),
         "output" => text(results::end_of_output(task, folder, SHOWN_BYTES)),
+        "result" if task.agent.as_deref().is_some_and(|agent| agent.answered == 0) => {
+            format!("(task {} is {} and has given no answer)", task.id, task.status())
+        }
         "result" => text(results::result(task, folder)),
         _ => return None,
     })

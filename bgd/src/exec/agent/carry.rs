@@ -70,12 +70,13 @@ impl Manager {
             turns: running_turns,
             sessions: of_tasks,
             late: recorders,
-            errands,
+            detached_jobs,
             host: _,
             context: _,
+            folders: _,
             hold: _,
         } = self;
-        if errands.get() > 0 {
+        if detached_jobs.get() > 0 {
             return Err(Obstacle::passing("a message is being sent to an agent"));
         }
         let (mut seats, mut running) = (Vec::new(), BTreeMap::new());
@@ -153,7 +154,7 @@ impl Manager {
                         tracing::error!(%task, %error, "a turn of an agent is lost");
                         let result = Err("its agent was lost in an upgrade of the daemon".into());
                         let context = self.context.clone();
-                        self.errand(async move {
+                        self.spawn_detached(async move {
                             context.outputs.settle(task, run, false).await;
                             context.facts.send(task, run, Fact::TurnEnded { result });
                         });

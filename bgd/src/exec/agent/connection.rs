@@ -82,6 +82,8 @@ pub type Updates = mpsc::Sender<Update>;
 pub struct Wanted {
     /// The task whose turn it is.
     pub task: TaskId,
+    /// The task's run.
+    pub run: u32,
     /// The session to continue; `None` opens a new one.
     pub session: Option<Arc<str>>,
     /// The working directory, absolute.
@@ -114,6 +116,8 @@ pub enum TurnEnd {
     Failed(Box<str>),
     /// The connection ended before the turn, for this reason.
     Broken(Box<str>),
+    /// The agent refused the prompt in these words. It may have forgotten the session.
+    Rejected(Box<str>),
     /// The agent has no such session.
     Forgotten(Box<str>),
     /// The agent is not logged in.

@@ -43,6 +43,15 @@ impl Connection {
         }
     }
 
+    /// Finds out why a prompt was [rejected](TurnEnd::Rejected) in these words: returns [`TurnEnd::Forgotten`] if the
+    /// agent has no such session any more, otherwise [`TurnEnd::Failed`].
+    pub async fn judge(&self, key: &Arc<str>, why: Box<str>) -> TurnEnd {
+        match self {
+            Self::Acp(acp) => acp.judge(key, why).await,
+            Self::Opencode(_) | Self::Template(_) => TurnEnd::Failed(why),
+        }
+    }
+
     /// Asks the agent to end the session's turn. [`Self::prompt`] returns when the turn has ended.
     pub async fn cancel(&self, key: &Arc<str>) {
         match self {

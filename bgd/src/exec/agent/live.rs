@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use super::acp::{Acp, AcpState};
 use super::connection::Updates;
 use super::far;
+use super::folders::Folders;
 use super::link::Connection;
 use super::opencode::{self, Opencode, OpencodeState};
 use super::start::Start;
@@ -107,18 +108,19 @@ impl Live {
     ///
     /// # Errors
     /// The agent can't be started, or does not complete the handshake.
-    pub async fn start(host: &Host, start: &Start) -> Result<Self, Refusal> {
+    pub async fn start(host: &Host, folders: &Folders, start: &Start) -> Result<Self, Refusal> {
         match start.agent.protocol {
-            AgentProtocol::Acp => Self::start_acp(host, start).await,
-            AgentProtocol::Opencode => Self::start_opencode(host, start).await,
+            AgentProtocol::Acp => Self::start_acp(host, folders, start).await,
+            AgentProtocol::Opencode => Self::start_opencode(host, folders, start).await,
             AgentProtocol::Template => {
                 Err(Refusal::new(ErrorKind::Internal, "a template has no process of its own"))
             }
         }
     }
 
-    async fn start_acp(host: &Host, start: &Start) -> Result<Self, Refusal> {
-        let Started { process, stdin, stdout, stderr_tail } = launch(host, start, start.env.clone()).await?;
+    async fn start_acp(host: &Host, folders: &Folders, start: &Start) -> Result<Self, Refusal> {
+        let Started { process, stdin, stdout, stderr_tail } =
+            launch(host, folders, start, start.env.clone()).await?;
         let connecting = Acp::connect(stdin, stdout);
         tokio::pin!(connecting);
         let connected = tokio::select! {
@@ -137,7 +139,7 @@ impl Live {
         }
     }
 
-    async fn start_opencode(host: &Host, start: &Start) -> Result<Self, Refusal> {
+    async fn start_opencode(host: &Host, folders: &Folders, start: &Start) -> Result<Self, Refusal> {
         let given = start.agent.environment(&start.env);
         let known = given.get(PASSWORD).map(|password| password.to_string_lossy().into_owned());
         if let Some(url) = &start.agent.url {
@@ -153,7 +155,8 @@ impl Live {
         let password = known.unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string());
         let others = start.env.0.iter().filter(|(name, _)| &**name != PASSWORD).cloned();
         let env: Env = others.chain([(PASSWORD.into(), password.as_str().into())]).collect();
-        let Started { process, stdin: _, stdout, stderr_tail } = launch(host, start, Arc::new(env)).await?;
+        let Started { process, stdin: _, stdout, stderr_tail } =
+            launch(host, folders, start, Arc::new(env)).await?;
         let drained = Rc::default();
         let connected = tokio::select! {
             biased;
@@ -298,7 +301,7 @@ impl Live {
             (None, Some(_) | None) => format!("lost the connection to the agent: {why}"),
         };
         self.stderr_tail.read_out().await;
-        format!("{what}{}", self.stderr_tail.tell())
+        format!("{what}{}", self.stderr_tail.summary())
     }
 
     /// Ends the process tree after the connection was lost. A process that is already dying gets time to exit, so that
@@ -363,13 +366,13 @@ async fn with_end(mut refusal: Refusal, process: &Process, stderr_tail: &StderrT
             Ok(_) | Err(_) => String::new(),
         };
         stderr_tail.read_out().await;
-        refusal.message = format!("{}{ended}{}", refusal.message, stderr_tail.tell()).into();
+        refusal.message = format!("{}{ended}{}", refusal.message, stderr_tail.summary()).into();
     }
     refusal
 }
 
 /// Starts an agent's program with pipes as standard streams.
-async fn launch(host: &Host, start: &Start, env: Arc<Env>) -> Result<Started, Refusal> {
+async fn launch(host: &Host, folders: &Folders, start: &Start, env: Arc<Env>) -> Result<Started, Refusal> {
     let refuse = |error: &io::Error| {
         Refusal::new(ErrorKind::AgentUnavailable, format!("cannot create pipes for the agent: {error}"))
     };
@@ -387,7 +390,7 @@ async fn launch(host: &Host, start: &Start, env: Arc<Env>) -> Result<Started, Re
     };
     let launch = Launch {
         argv,
-        cwd: home(&env),
+        cwd: home(folders, &env).await,
         env: variables,
         task: None,
         like: start.like.clone(),
@@ -404,11 +407,11 @@ async fn launch(host: &Host, start: &Start, env: Arc<Env>) -> Result<Started, Re
 
 /// Returns the working directory of a process that several tasks share: the home directory, or else `/`. A directory of
 /// one of the tasks might be removed.
-fn home(env: &Env) -> OsText {
-    let home = env
-        .get("HOME")
-        .filter(|home| home.as_bytes().starts_with(b"/") && std::path::Path::new(home.as_os_str()).is_dir());
-    home.cloned().unwrap_or_else(|| OsText::from("/"))
+async fn home(folders: &Folders, env: &Env) -> OsText {
+    match env.get("HOME") {
+        Some(home) if folders.is_home(home).await => home.clone(),
+        Some(_) | None => OsText::from("/"),
+    }
 }
 
 /// Connects to the server that prints its address on this pipe. Earlier lines go to `stderr_tail`. Later output is read

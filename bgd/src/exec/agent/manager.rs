@@ -14,6 +14,7 @@ use bgd_shared::text::Env;
 use futures_util::stream::{self, StreamExt as _};
 use tokio::sync::{mpsc, watch};
 
+use super::folders::Folders;
 use super::key::Key;
 use super::link::Connection;
 use super::live::{Live, too_slow};
@@ -59,14 +60,15 @@ type LateRecorders = HashMap<(ProcessId, Arc<str>), Weak<RefCell<Recorder>>>;
 pub struct Manager {
     pub(super) host: Host,
     pub(super) context: Context,
+    pub(super) folders: Folders,
     pub(super) pool: RefCell<Pool<Key>>,
     pub(super) seats: RefCell<HashMap<ProcessId, Seat>>,
     pub(super) turns: RefCell<HashMap<TaskId, Running>>,
     /// For each task, the process that holds its session, and the connection's key for that session.
     pub(super) sessions: RefCell<HashMap<TaskId, (ProcessId, Arc<str>)>>,
     pub(super) late: RefCell<LateRecorders>,
-    /// How many errands are under way; see [`Manager::errand`].
-    pub(super) errands: Cell<usize>,
+    /// How many detached jobs are under way; see [`Manager::spawn_detached`].
+    pub(super) detached_jobs: Cell<usize>,
     /// Whether agents are held back for an upgrade.
     pub(super) hold: watch::Sender<bool>,
 }
@@ -113,19 +115,19 @@ impl Lease {
     }
 }
 
-/// Counts an errand for as long as it exists.
-struct Errand(Rc<Manager>);
+/// Counts a detached job for as long as it exists.
+struct DetachedJob(Rc<Manager>);
 
-impl Errand {
+impl DetachedJob {
     fn new(manager: &Rc<Manager>) -> Self {
-        manager.errands.update(|count| count + 1);
+        manager.detached_jobs.update(|count| count + 1);
         Self(Rc::clone(manager))
     }
 }
 
-impl Drop for Errand {
+impl Drop for DetachedJob {
     fn drop(&mut self) {
-        self.0.errands.update(|count| count - 1);
+        self.0.detached_jobs.update(|count| count - 1);
     }
 }
 
@@ -133,23 +135,24 @@ impl Manager {
     pub fn new(context: Context) -> Rc<Self> {
         Rc::new(Self {
             host: Host::new(context.reports.clone(), Purpose::Agent),
+            folders: Folders::new(context.workers.clone()),
             context,
             pool: RefCell::default(),
             seats: RefCell::default(),
             turns: RefCell::default(),
             sessions: RefCell::default(),
             late: RefCell::default(),
-            errands: Cell::default(),
+            detached_jobs: Cell::default(),
             hold: watch::channel(false).0,
         })
     }
 
-    /// Runs an errand: a short job whose result is not awaited.
-    pub fn errand(self: &Rc<Self>, job: impl Future<Output = ()> + 'static) {
-        let errand = Errand::new(self);
+    /// Runs a detached job: a short one whose result is not awaited.
+    pub fn spawn_detached(self: &Rc<Self>, job: impl Future<Output = ()> + 'static) {
+        let counted = DetachedJob::new(self);
         tokio::task::spawn_local(async move {
             job.await;
-            drop(errand);
+            drop(counted);
         });
     }
 
@@ -163,11 +166,11 @@ impl Manager {
                 Order::Hold(holds) => self.hold_back(holds),
                 Order::Freeze(freeze) => self.freeze(freeze),
                 Order::Resume(resumed) => self.resume(*resumed),
-                Order::Check { agents, env, tell } => {
+                Order::Check { agents, env, done } => {
                     let manager = Rc::clone(&self);
                     tokio::task::spawn_local(async move {
                         // Fails if the result is no longer awaited.
-                        let _ = tell.send(Ok(manager.check(agents, env).await));
+                        let _ = done.send(Ok(manager.check(agents, env).await));
                     });
                 }
             }
@@ -201,7 +204,7 @@ impl Manager {
         self.pool.borrow_mut().forget(seat, &key);
         let live = self.seats.borrow().get(&seat).and_then(|seat| seat.outcome.borrow().clone());
         if let Some(Ok(live)) = live {
-            self.errand(async move { live.connection.forget(&key).await });
+            self.spawn_detached(async move { live.connection.forget(&key).await });
         }
     }
 
@@ -264,23 +267,24 @@ impl Manager {
 
     /// Starts a process. All turns that need this process wait for this one start.
     fn start(self: &Rc<Self>, seat: ProcessId, start: Start) {
-        let (tell, outcome) = watch::channel(None);
+        let (done, outcome) = watch::channel(None);
         let (agent, keep_warm) = (Arc::clone(&start.agent.name), start.agent.keep_warm);
         self.seats.borrow_mut().insert(seat, Seat { outcome, agent, keep_warm });
         let manager = Rc::clone(self);
         tokio::task::spawn_local(async move {
             let limit = start.agent.start_timeout;
-            let started = tokio::time::timeout(limit, Live::start(&manager.host, &start)).await;
+            let started =
+                tokio::time::timeout(limit, Live::start(&manager.host, &manager.folders, &start)).await;
             let started = started.unwrap_or_else(|_| Err(too_slow(&start.agent, "did not start")));
             match started {
                 Ok(live) => {
                     let live = Rc::new(live);
-                    tell.send_replace(Some(Ok(Rc::clone(&live))));
+                    done.send_replace(Some(Ok(Rc::clone(&live))));
                     manager.watch_over(seat, live, &start.agent.name).await;
                 }
                 Err(refusal) => {
                     manager.remove(seat);
-                    tell.send_replace(Some(Err(refusal)));
+                    done.send_replace(Some(Err(refusal)));
                 }
             }
         });
@@ -379,7 +383,8 @@ impl Manager {
         }
         let begin = Instant::now();
         let start = Start { agent: agent.clone(), env: env.clone(), like: Arc::new(Spec::of_daemon()) };
-        let started = tokio::time::timeout(agent.start_timeout, Live::start(&self.host, &start)).await;
+        let starting = Live::start(&self.host, &self.folders, &start);
+        let started = tokio::time::timeout(agent.start_timeout, starting).await;
         let live = Rc::new(started.unwrap_or_else(|_| Err(too_slow(agent, "did not start")))?);
         // Includes the start of the process, which the connection does not measure.
         let started_in_ms = u64::try_from(begin.elapsed().as_millis()).ok();

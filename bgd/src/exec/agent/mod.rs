@@ -9,6 +9,7 @@ mod carry;
 pub mod connection;
 mod earlier;
 mod far;
+mod folders;
 mod key;
 mod late;
 mod link;
@@ -130,8 +131,9 @@ impl Executor for AgentThread {
 
     fn control(&mut self, task: TaskId, run: u32, control: core::Control) -> Option<Done> {
         match control {
-            core::Control::Answer { key, option } => {
-                self.order_if_started(Order::Control { task, run, control: Control::Answer { key, option } });
+            core::Control::Answer { key, option, by_user } => {
+                let control = Control::Answer { key, option, by_user };
+                self.order_if_started(Order::Control { task, run, control });
             }
             core::Control::Signal { .. } => tracing::error!(%task, "an agent does not accept signals"),
             core::Control::Pause | core::Control::Continue => {
@@ -156,10 +158,10 @@ impl Executor for AgentThread {
     }
 
     fn check(&mut self, check: Check) {
-        let Check::Agents { agents, env, tell } = check else { return };
+        let Check::Agents { agents, env, done } = check else { return };
         match self.thread() {
-            Ok(thread) => _ = thread.send(Order::Check { agents, env, tell }),
-            Err(error) => _ = tell.send(Err(error)),
+            Ok(thread) => _ = thread.send(Order::Check { agents, env, done }),
+            Err(error) => _ = done.send(Err(error)),
         }
     }
 

@@ -33,7 +33,7 @@ pub enum Order {
         agents: Vec<(Arc<Agent>, AgentInfo)>,
         /// The environment to start them in.
         env: Arc<Env>,
-        tell: oneshot::Sender<io::Result<Vec<AgentInfo>>>,
+        done: oneshot::Sender<io::Result<Vec<AgentInfo>>>,
     },
     /// Holds back the output of agents, or releases it, so that an upgrade can find them quiet.
     Hold(bool),
@@ -57,5 +57,7 @@ pub enum Control {
         key: u64,
         /// The id of the chosen option; `None` denies.
         option: Option<Box<str>>,
+        /// Whether a user has answered.
+        by_user: bool,
     },
 }

@@ -25,8 +25,9 @@ use super::earlier::Ending;
 use super::signs::{self, Model};
 use crate::core::{Fact, Note, Report};
 use crate::exec::context::Context;
-use crate::exec::loss::Loss;
 use crate::exec::output::OutputFolder;
+use crate::exec::output::loss::Loss;
+use crate::exec::output::place::write_all;
 use crate::os::clock::sleep_until;
 
 /// The shortest time between two reports of activity to the core.
@@ -35,8 +36,11 @@ const MOVED_EVERY: Duration = Duration::from_millis(500);
 /// The mark before text that arrives after the end of the turn.
 const LATE: &str = "[late] ";
 
-/// The maximum number of bytes of late text that are kept per turn; the rest is dropped.
+/// The maximum number of bytes of late text that are kept per turn; the rest is lost.
 pub const LATE_BYTES: usize = 64 * 1024;
+
+/// Why the rest is lost.
+const TOO_LATE: &str = "an agent may write at most 64 KiB after its turn";
 
 /// The record of a turn so far, as carried over an upgrade.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -47,7 +51,6 @@ pub struct RecorderState {
     line_ended: bool,
     answer: LastMessage,
     model_error: Option<String>,
-    error: Option<String>,
     last_report: Option<Report>,
     last_plan: Vec<PlanStep>,
     is_late: bool,
@@ -70,8 +73,6 @@ pub struct Recorder {
     answer: LastMessage,
     /// Why the model failed, according to the agent's own fields.
     model_error: Option<String>,
-    /// The error of the first write that failed.
-    error: Option<String>,
     loss: Loss,
     /// Reports that the core does not have yet.
     pending: PendingReports,
@@ -86,7 +87,8 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Starts recording a turn: creates the task's output, or appends to that of earlier runs.
+    /// Starts recording a turn: creates the task's output, or appends to that of earlier runs. Does not track it, as a
+    /// program that writes the output itself does so only once it runs.
     ///
     /// # Errors
     /// The output can't be created; the message says why.
@@ -96,7 +98,6 @@ impl Recorder {
         })?;
         let loss = Loss::new(task, run, context.facts.clone());
         let before = Ending::of(&context.folder, task, split, Stream::Stdout);
-        context.outputs.track(task, run, split);
         Ok(Self {
             task,
             run,
@@ -106,7 +107,6 @@ impl Recorder {
             line_ended: true,
             answer: LastMessage::default(),
             model_error: None,
-            error: None,
             loss,
             pending: PendingReports::default(),
             last_moved: None,
@@ -127,7 +127,6 @@ impl Recorder {
             line_ended,
             answer,
             model_error,
-            error,
             last_report,
             last_plan,
             is_late,
@@ -145,7 +144,6 @@ impl Recorder {
             line_ended,
             answer,
             model_error,
-            error,
             loss,
             pending,
             last_moved,
@@ -342,28 +340,19 @@ impl Recorder {
         let (cut, answer) = std::mem::take(&mut self.answer).last();
         let folder = Arc::clone(&self.context.folder);
         let (task, run) = (self.task, self.run);
-        let kept = match &result {
+        let result = match result {
             Ok(()) => {
-                let kept = self
-                    .context
-                    .workers
-                    .run(move || folder.keep_result(task, run, cut, answer.as_bytes()))
-                    .await;
-                kept.unwrap_or_else(|| Err(io::Error::other("internal error in the daemon")))
+                let keep = move || folder.keep_result(task, run, cut, answer.as_bytes());
+                let kept = self.context.workers.run(keep).await;
+                let kept = kept.unwrap_or_else(|| Err(io::Error::other("internal error in the daemon")));
+                kept.map_err(|error| format!("its answer can't be written: {error}").into())
             }
-            Err(_) => Ok(()),
+            failed => failed,
         };
-        if let Err(error) = kept {
-            self.failed(&error);
-        }
         if let Some(fact) = self.context.outputs.settle(self.task, self.run, false).await {
             self.report(fact);
         }
         self.loss.report();
-        let result = match self.error.take() {
-            Some(error) => result.and(Err(error.into())),
-            None => result,
-        };
         self.report(Fact::TurnEnded { result });
     }
 
@@ -371,16 +360,22 @@ impl Recorder {
     fn late(&mut self, text: &str) {
         // The output limit no longer applies, because it is enforced only while the output is tracked; so limit late
         // text here.
+        let kept = beginning(text, LATE_BYTES.saturating_sub(self.late_bytes));
         self.late_bytes = self.late_bytes.saturating_add(text.len());
-        if self.late_bytes > LATE_BYTES {
+        if kept.len() < text.len() {
+            self.loss.add(text.len() - kept.len(), &io::Error::other(TOO_LATE));
+            self.loss.report();
+        }
+        if kept.is_empty() {
             return;
         }
+        let text = kept;
         match self.context.folder.append_existing(self.task, Stream::Stdout) {
             Ok(file) => self.file = Some(file.into()),
             // The task was cleared, and nothing would remove a new file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(error) => {
-                self.lose(text, &error);
+                self.lose(text.len(), &error);
                 return self.loss.report();
             }
         }
@@ -400,26 +395,23 @@ impl Recorder {
             Some(file) => file,
             None => match open(&self.context.folder, self.task) {
                 Ok(file) => self.file.insert(file),
-                Err(error) => return self.lose(text, &error),
+                Err(error) => return self.lose(text.len(), &error),
             },
         };
-        if text.is_empty() {
-            return;
+        let lost = write_all(text.as_bytes(), 0, |bytes, _| (&*file).write(bytes)).err();
+        let left = lost.as_ref().map_or(0, |(left, _)| *left);
+        if let Some(last) = text.as_bytes()[..text.len() - left].last() {
+            self.line_ended = *last == b'\n';
         }
-        match file.write_all(text.as_bytes()) {
-            Ok(()) => self.line_ended = text.ends_with('\n'),
-            Err(error) => self.lose(text, &error),
+        if let Some((left, error)) = lost {
+            self.lose(left, &error);
         }
     }
 
-    fn lose(&mut self, text: &str, error: &io::Error) {
-        self.loss.add(text.len(), error);
-        self.failed(error);
-    }
-
-    fn failed(&mut self, error: &io::Error) {
+    /// Notes that bytes of the text were not written. The turn goes on: its answer is kept apart from its output.
+    fn lose(&mut self, bytes: usize, error: &io::Error) {
         tracing::warn!(task = %self.task, %error, "an agent's text can't be written");
-        self.error.get_or_insert_with(|| format!("its output can't be written: {error}"));
+        self.loss.add(bytes, error);
     }
 }
 
@@ -445,7 +437,7 @@ mod tests {
 
     use super::*;
     use crate::exec::messages;
-    use crate::exec::workers::Workers;
+    use crate::exec::threads::workers::Workers;
 
     #[tokio::test]
     async fn late_text_does_not_create_the_output_of_a_cleared_task_again() {

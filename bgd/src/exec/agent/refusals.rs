@@ -33,7 +33,7 @@ pub async fn refusal_of(end: &TurnEnd, live: &Live) -> Option<Refusal> {
         TurnEnd::Broken(why) => {
             Some(Refusal::new(ErrorKind::AgentUnavailable, live.describe_end(why).await).hint("try again"))
         }
-        TurnEnd::Completed | TurnEnd::Cancelled | TurnEnd::Failed(_) => None,
+        TurnEnd::Completed | TurnEnd::Cancelled | TurnEnd::Failed(_) | TurnEnd::Rejected(_) => None,
     }
 }
 
@@ -46,10 +46,10 @@ pub fn too_long(agent: &Agent) -> Refusal {
     Refusal::new(ErrorKind::AgentUnavailable, message)
 }
 
-/// Returns the refusal for a task whose folder is gone.
-pub fn no_folder(spec: &Spec) -> Refusal {
+/// Returns the refusal for a task whose folder can't be used, for this reason.
+pub fn no_folder(spec: &Spec, why: &str) -> Refusal {
     let folder = spec.cwd.to_string_lossy();
-    Refusal::new(ErrorKind::NotResumable, format!("cannot work in the folder {folder}: it does not exist"))
+    Refusal::new(ErrorKind::NotResumable, format!("cannot work in the folder {folder}: {why}"))
 }
 
 /// Returns the refusal for an agent that ended before it got the prompt.

@@ -60,8 +60,11 @@ pub struct FollowState {
     pub last_question: u64,
     /// Whether the turn was asked to end.
     pub stopping: bool,
-    /// Whether a permission was denied.
+    /// Whether a permission was denied without a user's answer.
     pub denied: bool,
+    /// How many permissions a user has denied.
+    #[serde(default)]
+    pub user_denials: u32,
     /// How many meaningful lines its process had written to its standard error before the turn.
     pub lines: u64,
     /// The turn's own process, if its agent is a template.

@@ -135,7 +135,8 @@ fn is_error(line: &str) -> bool {
 /// The part of a program's standard error that was read.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Tail {
-    telling: Excerpt,
+    #[serde(rename = "telling")]
+    excerpt: Excerpt,
     /// The unfinished line.
     open: Vec<u8>,
 }
@@ -152,7 +153,7 @@ impl Tail {
     }
 
     fn end_line(&mut self) {
-        self.telling.push(&String::from_utf8_lossy(&std::mem::take(&mut self.open)));
+        self.excerpt.push(&String::from_utf8_lossy(&std::mem::take(&mut self.open)));
     }
 }
 
@@ -194,7 +195,7 @@ impl StderrTail {
     }
 
     fn speak(&self) {
-        let count = self.tail.borrow().telling.count;
+        let count = self.tail.borrow().excerpt.count;
         self.meaningful_lines.send_if_modified(|known| std::mem::replace(known, count) != count);
     }
 
@@ -206,8 +207,8 @@ impl StderrTail {
     /// Returns the meaningful lines after the first `before`, but at most the last [`LIVING`].
     pub fn since(&self, before: u64) -> String {
         let tail = self.tail.borrow();
-        let new = usize::try_from(tail.telling.count.saturating_sub(before)).unwrap_or(usize::MAX);
-        let lines = &tail.telling.lines;
+        let new = usize::try_from(tail.excerpt.count.saturating_sub(before)).unwrap_or(usize::MAX);
+        let lines = &tail.excerpt.lines;
         let last: Vec<&str> =
             lines.iter().skip(lines.len().saturating_sub(new.min(LIVING))).map(String::as_str).collect();
         last.join(" / ")
@@ -228,9 +229,9 @@ impl StderrTail {
     }
 
     /// Returns the lines as the end of a sentence; empty if there are none.
-    pub fn tell(&self) -> String {
+    pub fn summary(&self) -> String {
         let tail = self.tail.borrow();
-        let lines = tail.telling.last(LINES);
+        let lines = tail.excerpt.last(LINES);
         if lines.is_empty() { String::new() } else { format!("; last output: {}", lines.join(" / ")) }
     }
 }
@@ -248,12 +249,12 @@ mod tests {
     use super::*;
 
     /// Returns the report for a program with this output.
-    fn told(text: &str) -> String {
+    fn summary_of(text: &str) -> String {
         let words = StderrTail::default();
         for line in text.lines() {
             words.note(line);
         }
-        words.tell()
+        words.summary()
     }
 
     #[test]
@@ -261,24 +262,24 @@ mod tests {
         let node = "/srv/agent.js:7\n    throw new TypeError('no model')\n    ^\n\nTypeError: no model\n    \
             at start (/srv/agent.js:7:11)\n    at a (node:internal/b:1)\n    at b (x:1)\n    at c (x:2)\n    \
             at d (x:3)\n\nNode.js v22.1.0\n";
-        assert!(told(node).ends_with(" / TypeError: no model"), "{}", told(node));
+        assert!(summary_of(node).ends_with(" / TypeError: no model"), "{}", summary_of(node));
         let python = "Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\n    run()\n    ^^^^^\n\
             ValueError: no model\n";
-        assert_eq!(told(python), "; last output: run() / ValueError: no model");
+        assert_eq!(summary_of(python), "; last output: run() / ValueError: no model");
         let rust = "thread 'main' panicked at src/main.rs:2:5:\nno model\nstack backtrace:\n   0: core::panic\n             \
             at ./x.rs:1:2\n   1: main\nnote: run with `RUST_BACKTRACE=full` for more\n";
-        assert_eq!(told(rust), "; last output: thread 'main' panicked at src/main.rs:2:5: / no model");
+        assert_eq!(summary_of(rust), "; last output: thread 'main' panicked at src/main.rs:2:5: / no model");
     }
 
     #[test]
     fn debug_lines_are_shown_only_if_there_is_nothing_else() {
         let debug = "2026-01-01T00:00:00Z DEBUG http: sent\n[debug] x\nlevel=debug y\nINFO started\n";
-        assert!(told(debug).contains("DEBUG http: sent / [debug] x"), "{}", told(debug));
-        assert_eq!(told(&format!("Error: no key\n{debug}")), "; last output: Error: no key");
+        assert!(summary_of(debug).contains("DEBUG http: sent / [debug] x"), "{}", summary_of(debug));
+        assert_eq!(summary_of(&format!("Error: no key\n{debug}")), "; last output: Error: no key");
         let sentence = "turn debug output on";
-        assert_eq!(told(sentence), format!("; last output: {sentence}"));
+        assert_eq!(summary_of(sentence), format!("; last output: {sentence}"));
         let later: Vec<String> = (0..9).map(|number| format!("bye {number}\n")).collect();
-        let all = told(&format!("fatal: no key\n{}", later.concat()));
+        let all = summary_of(&format!("fatal: no key\n{}", later.concat()));
         assert_eq!(all, "; last output: fatal: no key / bye 5 / bye 6 / bye 7 / bye 8");
     }
 
@@ -286,7 +287,7 @@ mod tests {
     fn new_lines_of_a_running_agent_are_reported_without_debug_lines() {
         let words = StderrTail::default();
         words.note("old");
-        let before = words.tail.borrow().telling.count;
+        let before = words.tail.borrow().excerpt.count;
         assert_eq!(words.since(before), "");
         words.note("2026-01-01 DEBUG sent");
         assert_eq!(words.since(before), "");
@@ -304,8 +305,8 @@ mod tests {
         }
         words.note("\n  \n");
         words.note(&"x".repeat(10_000));
-        let told = words.tell();
-        assert!(told.starts_with("; last output: line 6 / line 7 / line 8 / line 9 / xxx"), "{told}");
-        assert!(told.len() < 600, "{}", told.len());
+        let text = words.summary();
+        assert!(text.starts_with("; last output: line 6 / line 7 / line 8 / line 9 / xxx"), "{text}");
+        assert!(text.len() < 600, "{}", text.len());
     }
 }

@@ -28,8 +28,8 @@ use crate::agents::{Agent, Counts, PROMPT, PROMPT_FILE, SESSION};
 use crate::carry::{CarriedFds, Fd};
 use crate::core::{CostScope, Refusal, Report, Tokens};
 use crate::exec::context::Context;
-use crate::exec::feed::{Feed, FeedState};
 use crate::exec::host::{Host, Launch, PipeEnd, Process, ProcessState, SIGKILL, SIGTERM, pipe};
+use crate::exec::input::feed::{Feed, FeedState};
 use crate::exec::output::OutputFolder;
 use crate::os::files::remove_if_there;
 
@@ -37,7 +37,7 @@ use crate::os::files::remove_if_there;
 const SEARCHED_BYTES: u64 = 16 * 1024 * 1024;
 
 /// How many bytes at the end of its standard error are read to explain a failure.
-const TOLD_BYTES: u64 = 2000;
+const STDERR_BYTES: u64 = 2000;
 
 /// The longest argument that the kernel accepts with pages of 4 KiB, in bytes, including the terminating NUL.
 const ARGUMENT_BYTES: usize = 128 * 1024;
@@ -86,6 +86,7 @@ struct Running {
 #[derive(Clone, Debug)]
 struct Turn {
     task: TaskId,
+    run: u32,
     session: Option<Arc<str>>,
     cwd: OsText,
     updates: Updates,
@@ -103,14 +104,14 @@ impl Template {
     /// # Errors
     /// A session is to be continued, but the configuration has no command line for that.
     pub fn open(&self, wanted: &Wanted, updates: Updates) -> Result<Opened, Refusal> {
-        let Wanted { task, session, cwd, .. } = wanted.clone();
+        let Wanted { task, run, session, cwd, .. } = wanted.clone();
         if session.is_some() && self.start.agent.resume.is_empty() {
             let name = &self.start.agent.name;
             let message = format!("the agent {:?} has no command line to continue a session", &**name);
             let hint = format!("submit a new task, or set `resume` in [agents.{name}]");
             return Err(Refusal::new(ErrorKind::SessionExpired, message).hint(hint));
         }
-        self.turn.replace(Some(Turn { task, session: session.clone(), cwd, updates }));
+        self.turn.replace(Some(Turn { task, run, session: session.clone(), cwd, updates }));
         Ok(Opened { key: task.to_string().into(), session, warning: None })
     }
 
@@ -229,7 +230,13 @@ impl Template {
         };
         let process = self.start(turn, argv, [stdin, out, err]).await.map_err(TurnEnd::NotBegun)?;
         line_ends.into_iter().for_each(LineEnd::keep);
+        // Only now, as a newline that is taken back would count as lost output. What the program has written already
+        // causes no further event.
+        self.context.outputs.track(turn.task, turn.run, true);
+        self.context.outputs.look_soon();
         self.running.replace(Some(Running { process, from, file, feed }));
+        // Shows that the turn has begun.
+        let _ = turn.updates.send(Update::Activity).await;
         Ok(())
     }
 
@@ -385,7 +392,7 @@ impl Printed {
         let session = agent.session.as_deref().and_then(|pointer| document.text_at(pointer)).map(Into::into);
         let answer = match exit {
             Exit::Code(0) => answer(agent, &text, &document),
-            exit => Err(failure(exit, &tail(err, from[1], TOLD_BYTES)?, &text)),
+            exit => Err(failure(exit, &tail(err, from[1], STDERR_BYTES)?, &text)),
         };
         Ok(Self { session, report: consumed(&agent.counts, &document), answer })
     }
@@ -418,9 +425,9 @@ fn answer(agent: &Agent, text: &str, document: &Json) -> Result<String, Box<str>
 fn failure(exit: &Exit, said: &str, text: &str) -> Box<str> {
     let how = exit.words();
     let said = if show::is_blank(said) { text } else { said };
-    let mut telling = Excerpt::default();
-    said.lines().for_each(|line| telling.push(line));
-    let words: String = telling.last(3).join(" / ").chars().take(1000).collect();
+    let mut excerpt = Excerpt::default();
+    said.lines().for_each(|line| excerpt.push(line));
+    let words: String = excerpt.last(3).join(" / ").chars().take(1000).collect();
     if words.is_empty() { how.into() } else { format!("{how}; last output: {words}").into() }
 }
 
@@ -516,13 +523,13 @@ mod tests {
 
     #[test]
     fn failure_quotes_the_last_output() {
-        let told = failure(&Exit::Code(3), "warming up\n\nno such model\n", "on stdout");
-        assert_eq!(&*told, "exited with code 3; last output: warming up / no such model");
-        let told = failure(&Exit::Signal(9), " \n", "on stdout");
-        assert_eq!(&*told, "ended by signal 9 (SIGKILL); last output: on stdout");
+        let message = failure(&Exit::Code(3), "warming up\n\nno such model\n", "on stdout");
+        assert_eq!(&*message, "exited with code 3; last output: warming up / no such model");
+        let message = failure(&Exit::Signal(9), " \n", "on stdout");
+        assert_eq!(&*message, "ended by signal 9 (SIGKILL); last output: on stdout");
         assert_eq!(&*failure(&Exit::Code(3), "", ""), "exited with code 3");
-        let told =
+        let message =
             failure(&Exit::Code(1), "Error: no key\n    at a (x:1)\n    at b (x:2)\n    at c (x:3)\n", "");
-        assert_eq!(&*told, "exited with code 1; last output: Error: no key");
+        assert_eq!(&*message, "exited with code 1; last output: Error: no key");
     }
 }

@@ -34,6 +34,10 @@ use crate::exec::context::Context;
 /// agent that has forgotten the session reports that within this time, and the task remains unchanged.
 const ACCEPTED_AFTER: Duration = Duration::from_millis(250);
 
+/// How long the program of a template may take to start before a follow-up prompt counts as accepted nevertheless. The
+/// start itself accepts it.
+const STARTED_WITHIN: Duration = Duration::from_secs(10);
+
 /// The shortest time between two reports of an agent's standard error.
 const SPEAKS_EVERY: Duration = Duration::from_secs(1);
 
@@ -57,8 +61,10 @@ struct Turn {
     withdrawn: (mpsc::UnboundedSender<u64>, mpsc::UnboundedReceiver<u64>),
     /// Whether the turn was asked to end.
     stopping: bool,
-    /// Whether a permission was denied in this turn.
+    /// Whether a permission was denied in this turn without a user's answer.
     denied: bool,
+    /// How many permissions a user has denied in this turn.
+    user_denials: u32,
     /// How many meaningful lines the agent had written to its standard error before this turn.
     lines: Option<u64>,
     /// The turn's state as visible to an upgrade.
@@ -95,7 +101,8 @@ pub async fn resume(
     let mut turn = Turn::new(order, ties);
     turn.asked = asked.into_iter().map(Asked::restore).collect();
     turn.last_question = state.last_question;
-    (turn.stopping, turn.denied, turn.lines) = (state.stopping, state.denied, Some(state.lines));
+    (turn.stopping, turn.denied, turn.user_denials) = (state.stopping, state.denied, state.user_denials);
+    turn.lines = Some(state.lines);
     let recorder = Recorder::restore(recorder, turn.context.clone());
     let phase = if is_accepted { Phase::Running } else { Phase::Starting };
     let talk = Talk { live: Rc::clone(lease.live()), opened, recorder, phase };
@@ -148,6 +155,7 @@ impl Turn {
             withdrawn: mpsc::unbounded_channel(),
             stopping: false,
             denied: false,
+            user_denials: 0,
             lines: None,
             shown,
         }
@@ -233,6 +241,10 @@ impl Turn {
             }
         };
         let live = Rc::clone(lease.live());
+        // The files of a template are tracked as soon as its program runs: until then they may shrink again.
+        if !matches!(live.connection, Connection::Template(_)) {
+            self.context.outputs.track(*task, *run, spec.split);
+        }
         let talk = Talk { live, opened, recorder, phase: Phase::Starting };
         self.finish(manager, lease, talk, updates).await
     }
@@ -248,6 +260,8 @@ impl Turn {
         let end = self.follow(manager, lease, &mut talk, &mut updates).await;
         self.shown.hide();
         let end = match end {
+            // Before the prompt counts as accepted, as a forgotten session leaves the task as it was.
+            Some(TurnEnd::Rejected(why)) => talk.live.connection.judge(&talk.opened.key, why).await,
             Some(end) => end,
             None => force(manager, lease).await,
         };
@@ -299,7 +313,11 @@ impl Turn {
         talk: &mut Talk,
         updates: &mut mpsc::Receiver<Update>,
     ) -> Option<TurnEnd> {
-        let patience = if self.order.session.is_some() { ACCEPTED_AFTER } else { Duration::ZERO };
+        let patience = match (&self.order.session, &talk.live.connection) {
+            (None, _) => Duration::ZERO,
+            (Some(_), Connection::Template(_)) => STARTED_WITHIN,
+            (Some(_), _) => ACCEPTED_AFTER,
+        };
         let accepted = tokio::time::sleep(patience);
         tokio::pin!(accepted);
         let (live, key) = (Rc::clone(&talk.live), Arc::clone(&talk.opened.key));
@@ -361,6 +379,7 @@ impl Turn {
             last_question: self.last_question,
             stopping: self.stopping,
             denied: self.denied,
+            user_denials: self.user_denials,
             lines: self.lines.unwrap_or_default(),
             template: None,
         });
@@ -394,13 +413,13 @@ impl Turn {
                 let asked = std::mem::take(&mut self.asked);
                 // The agent may be slow to accept the cancel, and the turn must be followed meanwhile. Drop its
                 // questions only afterwards: that denies them, and a denial may end the turn, too.
-                manager.errand(async move {
+                manager.spawn_detached(async move {
                     live.connection.cancel(&key).await;
                     drop(asked);
                 });
             }
-            Control::Answer { key, option } => {
-                self.answered(key, option.map(Into::into), &mut talk.recorder);
+            Control::Answer { key, option, by_user } => {
+                self.answered(key, option.map(Into::into), by_user, &mut talk.recorder);
             }
         }
         false
@@ -408,13 +427,18 @@ impl Turn {
 
     /// Passes on an answer. If the question was carried over an upgrade and the agent has not repeated it yet, keeps
     /// the answer until then.
-    fn answered(&mut self, key: u64, option: Option<String>, recorder: &mut Recorder) {
+    fn answered(&mut self, key: u64, option: Option<String>, by_user: bool, recorder: &mut Recorder) {
         let Some(asked) = self.asked.get_mut(&key) else { return };
         let Some(decide) = asked.decide.take() else {
             asked.early = Some(Early(option));
             return;
         };
-        self.denied |= option.as_ref().is_none_or(|option| asked.denials.contains(option));
+        let is_denied = option.as_ref().is_none_or(|option| asked.denials.contains(option));
+        if is_denied && by_user {
+            self.user_denials += 1;
+        } else if is_denied {
+            self.denied = true;
+        }
         self.asked.remove(&key);
         // Fails if the agent has continued without the answer.
         let _ = decide.send(option);
@@ -460,7 +484,9 @@ impl Turn {
             asked.decide = Some(decide);
             self.wait_for(key, decided, answer);
             if let Some(Early(option)) = early {
-                self.answered(key, option, recorder);
+                // One without an option may be that of the time limit.
+                let by_user = option.is_some();
+                self.answered(key, option, by_user, recorder);
             }
             return;
         }
@@ -522,11 +548,15 @@ impl Turn {
                 self.order.agent.name
             )
             .into()),
+            TurnEnd::Cancelled if self.user_denials > 0 => {
+                Err("the agent gave up when you denied a permission".into())
+            }
             TurnEnd::Cancelled => {
                 Err("the agent reported the turn as cancelled, but nobody cancelled it".into())
             }
             TurnEnd::Broken(why) => Err(live.describe_end(&why).await.into()),
             TurnEnd::Failed(why)
+            | TurnEnd::Rejected(why)
             | TurnEnd::Forgotten(why)
             | TurnEnd::LoggedOut(why)
             | TurnEnd::NotBegun(why) => Err(why),

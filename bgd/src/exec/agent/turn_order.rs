@@ -39,6 +39,7 @@ impl TurnOrder {
     pub fn wanted(&self) -> Wanted {
         Wanted {
             task: self.task,
+            run: self.run,
             session: self.session.clone(),
             cwd: self.spec.cwd.as_ref().clone(),
             title: self.spec.description.as_deref().map(Into::into),

@@ -16,10 +16,10 @@ use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
 use bgd_shared::usage::LiveUsage;
-use futures_util::future::{LocalBoxFuture, select_all};
+use futures_util::future::{BoxFuture, LocalBoxFuture, select_all};
 use tokio::sync::oneshot;
 
-pub use self::requests::{Ask, Asked, Check, Offer, TellOffer, not_shown};
+pub use self::requests::{Ask, Asked, Check, Offer, OfferCallback, not_shown};
 use super::carried::Carried;
 use super::handed::Handoff;
 use super::left::{HeldRun, Resumed, SparedProcesses};
@@ -31,7 +31,8 @@ use crate::core::{Begin, Control, ExecutorName, KnownRun, Spec, UsagePending};
 use crate::remotes::Remotes;
 
 /// Runs tasks of one kind, on the dispatcher's thread. Reports its observations as facts, each with its task and run,
-/// through the channel that it was created with. None of its calls blocks.
+/// through the channel that it was created with. Its calls block only for moments: at most a second, in which
+/// [`Self::leave`] and [`Self::carry`] wait for other threads, or [`Self::adopt`] reads a terminal's output.
 ///
 /// Each run is started once. Its facts come in this order: `Started`, or one of `StartFailed` and `Refused`, after
 /// which nothing follows; then, once the run has ended by itself or on request, the final facts of that kind of work:
@@ -41,8 +42,8 @@ pub trait Executor {
     /// Starts a run of a task.
     fn start(&mut self, start: Start);
 
-    /// Applies a control operation to a started run. If that takes a moment, returns a receiver that resolves when the
-    /// operation is done or can no longer be done; the client's answer waits for it.
+    /// Applies a control operation to a started run. If that takes a moment, returns a future that the client's answer
+    /// waits for.
     fn control(&mut self, task: TaskId, run: u32, control: Control) -> Option<Done>;
 
     /// Ends a run, with this signal if it runs processes. Called repeatedly, finally with SIGKILL. That follows after
@@ -71,9 +72,9 @@ pub trait Executor {
 
     /// Prepares to take over a process that another program offers. The process stays untouched until
     /// [`Begin::HandedOver`] is started; [`Self::forget`] releases it.
-    fn offer(&mut self, task: TaskId, _handoff: Box<Handoff>, _client: &Client, tell: TellOffer) {
+    fn offer(&mut self, task: TaskId, _handoff: Box<Handoff>, _client: &Client, callback: OfferCallback) {
         let error = RpcError::new(ErrorKind::Unsupported, "this executor can't take over processes");
-        tell(task, Err(error));
+        callback(task, Err(error));
     }
 
     /// Accepts the exit of a handed-over process, as reported by the program that handed it over.
@@ -216,8 +217,12 @@ pub struct Start {
     pub owner: Option<Arc<Client>>,
 }
 
-/// Resolves when an operation is done or can no longer be done.
-pub type Done = oneshot::Receiver<()>;
+/// Resolves when an operation is done, will be done later, or can no longer be done. An error is the answer to a client
+/// whose order was refused.
+pub type Done = BoxFuture<'static, Option<RpcError>>;
+
+/// Resolves a [`Done`], also by being dropped.
+pub type DoneSender = oneshot::Sender<RpcError>;
 
 /// Returns the spec of a task.
 pub type SpecOf<'a> = dyn Fn(TaskId) -> Option<Arc<Spec>> + 'a;

@@ -15,11 +15,11 @@ use tokio::sync::oneshot;
 
 use crate::agents::Agent;
 use crate::client::answer::Answer;
-use crate::exec::unread::UnreadBytes;
+use crate::exec::input::unread::UnreadBytes;
 use crate::remotes::Remote;
 
 /// Receives a worker's result for an offer.
-pub type TellOffer = Box<dyn FnOnce(TaskId, Result<Offer, RpcError>) + Send>;
+pub type OfferCallback = Box<dyn FnOnce(TaskId, Result<Offer, RpcError>) + Send>;
 
 /// A process that is ready to be taken over.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub enum Check {
     Place {
         remote: Arc<Remote>,
         /// Receives the result; dropped if the place is not served.
-        tell: oneshot::Sender<ExecutorCheck>,
+        done: oneshot::Sender<ExecutorCheck>,
     },
     /// Checks whether agents start, and what they report about themselves.
     Agents {
@@ -52,7 +52,7 @@ pub enum Check {
         /// The environment to start them in.
         env: Arc<Env>,
         /// Receives the results, or the reason why there are none; dropped if the agent executor has ended.
-        tell: oneshot::Sender<io::Result<Vec<AgentInfo>>>,
+        done: oneshot::Sender<io::Result<Vec<AgentInfo>>>,
     },
 }
 

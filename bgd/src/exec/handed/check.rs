@@ -15,8 +15,8 @@ use super::kinds::{Outputs, outputs};
 use super::offer::Handoff;
 use super::tree::HandedTree;
 use crate::exec::host::how_ended;
-use crate::exec::kin;
-use crate::exec::members::{AGENT_MARK, MAX_DEPTH, Stat, TASK_MARK, mark_of};
+use crate::exec::processes::ancestry;
+use crate::exec::processes::members::{AGENT_MARK, MAX_DEPTH, Stat, TASK_MARK, mark_of};
 use crate::os::descriptors;
 use crate::os::pidfd::PidFd;
 
@@ -62,7 +62,7 @@ pub fn check(
     let started_at = params.started_at.or_else(|| facts::started_at(pid)).unwrap_or(now).min(now);
     let is_kernel_thread = facts::is_kernel_thread(pid);
     let owner = owner(pid, leaders);
-    let may_hand_over = kin::may_hand_over(client, pid);
+    let may_hand_over = ancestry::may_hand_over(client, pid);
     // Data read by pid is about this process only if it has not ended until now.
     let has_ended = pidfd.has_ended();
     check_user(pid, users, has_ended)?;
@@ -72,7 +72,7 @@ pub fn check(
     if is_kernel_thread {
         return Err(invalid(format!("process {pid} belongs to the system")));
     }
-    if crate::exec::members::ancestors_of(std::process::id().cast_signed()).contains(&pid) {
+    if crate::exec::processes::members::ancestors_of(std::process::id().cast_signed()).contains(&pid) {
         return Err(invalid(format!("process {pid} is the daemon itself, or one that it runs under")));
     }
     if let Some(owner) = owner {

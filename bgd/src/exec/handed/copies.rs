@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use nix::fcntl::OFlag;
 
@@ -24,6 +24,15 @@ impl Via {
     /// No descriptor is left.
     pub fn new() -> io::Result<Self> {
         let (out, into) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+        Ok(Self { out, into })
+    }
+
+    /// Completes the pipe of this read end.
+    ///
+    /// # Errors
+    /// No descriptor is left, or there is no `/proc`.
+    pub fn of_read_end(out: OwnedFd) -> io::Result<Self> {
+        let into = File::options().write(true).open(format!("/proc/self/fd/{}", out.as_raw_fd()))?.into();
         Ok(Self { out, into })
     }
 

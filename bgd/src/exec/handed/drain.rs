@@ -25,8 +25,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::copies::{FlowCopy, Via};
 use super::kinds::Source;
-use crate::exec::hold::{Hold, KeepStill};
-use crate::exec::loss::Loss;
+use crate::exec::output::loss::Loss;
+use crate::exec::threads::hold::{Hold, KeepStill};
 use crate::os::watch;
 
 /// The maximum number of bytes moved at once. A pipe holds 64 KiB unless it was enlarged.
@@ -160,10 +160,10 @@ impl Drains {
     pub async fn copies(&self) -> io::Result<Vec<FlowCopy>> {
         let mut copies = Vec::new();
         for drain in &self.0 {
-            let (tell, told) = oneshot::channel();
-            if drain.send(Ask::Copy(tell)).is_ok() {
+            let (done, result) = oneshot::channel();
+            if drain.send(Ask::Copy(done)).is_ok() {
                 let copy = tokio::select! {
-                    copy = told => copy.ok(),
+                    copy = result => copy.ok(),
                     () = drain.closed() => None,
                 };
                 copies.extend(copy.transpose()?);
@@ -210,12 +210,12 @@ impl Prepared {
 }
 
 /// Receives the answer to an [`Order`].
-pub type Tell = Box<dyn FnOnce(io::Result<Prepared>) + Send>;
+pub type PreparedCallback = Box<dyn FnOnce(io::Result<Prepared>) + Send>;
 
 /// An order to the thread.
 enum Order {
     /// Prepare the drains of a task.
-    Prepare { task: TaskId, flows: Vec<Flow>, tell: Tell },
+    Prepare { task: TaskId, flows: Vec<Flow>, callback: PreparedCallback },
     /// Resume drains of the previous program.
     GoOn(RestingDrains),
 }
@@ -248,12 +248,12 @@ impl DrainThread {
         self.0.is_closed()
     }
 
-    /// Prepares drains; `tell` receives them, or the system error. It is called on the drain thread.
-    pub fn prepare(&self, task: TaskId, flows: Vec<Flow>, tell: Tell) {
-        if let Err(mpsc::error::SendError(Order::Prepare { tell, .. })) =
-            self.0.send(Order::Prepare { task, flows, tell })
+    /// Prepares drains; `callback` receives them, or the system error. It is called on the drain thread.
+    pub fn prepare(&self, task: TaskId, flows: Vec<Flow>, callback: PreparedCallback) {
+        if let Err(mpsc::error::SendError(Order::Prepare { callback, .. })) =
+            self.0.send(Order::Prepare { task, flows, callback })
         {
-            tell(Err(io::Error::other("the thread that drains pipes has ended")));
+            callback(Err(io::Error::other("the thread that drains pipes has ended")));
         }
     }
 
@@ -268,8 +268,8 @@ async fn serve(mut queue: mpsc::UnboundedReceiver<Order>, null: &Arc<File>) {
     // Each drain holds a clone, so that the end of the last one is noticed.
     let (working, mut all_done) = mpsc::channel::<()>(1);
     while let Some(order) = queue.recv().await {
-        let (task, flows, tell) = match order {
-            Order::Prepare { task, flows, tell } => (task, flows, tell),
+        let (task, flows, callback) = match order {
+            Order::Prepare { task, flows, callback } => (task, flows, callback),
             Order::GoOn(resting) => {
                 resume(resting, null, &working);
                 continue;
@@ -277,7 +277,7 @@ async fn serve(mut queue: mpsc::UnboundedReceiver<Order>, null: &Arc<File>) {
         };
         let streams: io::Result<Vec<Stream>> =
             flows.into_iter().map(|flow| Stream::new(task, flow, Arc::clone(null))).collect();
-        tell(streams.map(|streams| {
+        callback(streams.map(|streams| {
             let mut prepared = Prepared::default();
             for stream in streams {
                 let (asks, asked) = mpsc::unbounded_channel();
@@ -380,9 +380,9 @@ impl Stream {
                         self.to.report_loss();
                         order.keep(self.still()).await;
                     }
-                    Ask::Copy(tell) => {
+                    Ask::Copy(done) => {
                         let (file, via) = (self.to.file.as_ref(), self.via.as_ref());
-                        let _ = tell.send(FlowCopy::of(self.from.get_ref(), self.is_pipe, file, via));
+                        let _ = done.send(FlowCopy::of(self.from.get_ref(), self.is_pipe, file, via));
                     }
                 },
                 ready = self.from.readable() => {

@@ -12,7 +12,7 @@ use bgd_shared::text::OsText;
 use bgd_shared::time::Timestamp;
 use nix::fcntl::OFlag;
 
-use crate::exec::members::Stat;
+use crate::exec::processes::members::Stat;
 use crate::os::pidfd::{PidFd, exit_of_status};
 
 /// The maximum length of a command line, in bytes; the rest is cut off.
@@ -49,6 +49,11 @@ pub fn pidfd_target(handle: &impl AsFd) -> io::Result<PidfdTarget> {
         Some(pid @ 1..) => PidfdTarget::Process(pid),
         Some(_) => PidfdTarget::Gone,
     })
+}
+
+/// Reports whether a pid still is that of the process of a pidfd: the process lives, or is a zombie.
+pub fn is_pid_of(pid: i32, handle: &impl AsFd) -> bool {
+    matches!(pidfd_target(handle), Ok(PidfdTarget::Process(named)) if named == pid)
 }
 
 /// Returns the user ids of a process: real, effective, saved and file system.
@@ -108,7 +113,7 @@ pub enum ExitInfo {
 /// Looks up the exit of a process that has ended according to its pidfd.
 pub fn remains(pid: i32, handle: &PidFd) -> ExitInfo {
     let Some(stat) = ProcessStat::of(pid) else { return ExitInfo::Gone };
-    if !matches!(pidfd_target(handle), Ok(PidfdTarget::Process(named)) if named == pid) {
+    if !is_pid_of(pid, handle) {
         return ExitInfo::Gone;
     }
     let is_zombie = matches!(stat.state(), Some('Z' | 'X'));
@@ -180,8 +185,8 @@ mod tests {
             child.wait().unwrap();
             assert_eq!(remains(pid, &ended), ExitInfo::Gone);
             // Older kernels do not report it.
-            if let Ok(told) = ended.exit_info() {
-                assert_eq!(told, Some(exit));
+            if let Ok(reported) = ended.exit_info() {
+                assert_eq!(reported, Some(exit));
             }
         }
     }

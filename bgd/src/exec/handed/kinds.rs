@@ -92,8 +92,8 @@ pub enum Outputs {
 /// Names a descriptor that is not of its claimed kind.
 pub fn outputs(streams: Vec<(HandoffStream, OwnedFd)>) -> Result<Outputs, RpcError> {
     let mut sources: Vec<(HandoffStream, Source)> = Vec::new();
-    for (index, (stream, fd)) in streams.into_iter().enumerate() {
-        let descriptor = DescriptorName { number: index + 1, stream };
+    for (stream, fd) in streams {
+        let descriptor = DescriptorName(stream);
         let kind =
             Kind::of(&fd).map_err(|error| descriptor.refuse(&format!("can't be examined: {error}")))?;
         let source = match (stream, kind) {
@@ -112,8 +112,7 @@ pub fn outputs(streams: Vec<(HandoffStream, OwnedFd)>) -> Result<Outputs, RpcErr
             (HandoffStream::File, _) => return Err(descriptor.is_instead(kind, "a regular file")),
         };
         if let Some((other, _)) = sources.iter().find(|(_, other)| are_same(other.fd(), source.fd())) {
-            let other = DescriptorName { number: index, stream: *other };
-            let message = format!("{descriptor} is the same pipe as {other}");
+            let message = format!("{descriptor} is the same pipe as {}", DescriptorName(*other));
             return Err(invalid(message).hint("give it once: both then go to one output"));
         }
         sources.push((stream, source));
@@ -173,22 +172,20 @@ fn own_file(descriptor: DescriptorName, fd: &OwnedFd) -> Result<PathBuf, RpcErro
     Ok(path)
 }
 
-/// Identifies a descriptor in messages.
+/// Identifies a descriptor in messages: by its stream, which a user of `bgctl handoff` knows, too, and not by its number
+/// in the request.
 #[derive(Clone, Copy, Debug)]
-struct DescriptorName {
-    number: usize,
-    stream: HandoffStream,
-}
+struct DescriptorName(HandoffStream);
 
 impl fmt::Display for DescriptorName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self.stream {
+        let name = match self.0 {
             HandoffStream::Stdout => "stdout",
             HandoffStream::Stderr => "stderr",
             HandoffStream::Pty => "pty",
             HandoffStream::File => "file",
         };
-        write!(f, "descriptor {} (`{name}`)", self.number)
+        write!(f, "the descriptor for `{name}`")
     }
 }
 
@@ -198,8 +195,11 @@ impl DescriptorName {
     }
 
     fn is_instead(self, kind: Kind, wanted: &str) -> RpcError {
-        self.refuse(&format!("is {kind}; it must be {wanted}"))
-            .hint("the pidfd is descriptor 0; those in `streams` follow in that order")
+        let error = self.refuse(&format!("is {kind}; it must be {wanted}"));
+        match kind {
+            Kind::File => error.hint("a file that the process itself writes to is handed over as `file`"),
+            _ => error,
+        }
     }
 }
 
@@ -239,7 +239,7 @@ mod tests {
         ];
         for (stream, fd, what) in cases {
             let message = refusal(stream, fd);
-            let name = format!("descriptor 1 (`{}`) is {what};", format!("{stream:?}").to_lowercase());
+            let name = format!("the descriptor for `{}` is {what};", format!("{stream:?}").to_lowercase());
             assert!(message.starts_with(&name), "{message}");
         }
         assert!(matches!(outputs(vec![(Pty, pty.master)]).unwrap(), Outputs::Pty(_)));
@@ -263,7 +263,10 @@ mod tests {
             (HandoffStream::Stderr, reader.into()),
         ];
         let error = outputs(streams).unwrap_err();
-        assert_eq!(error.message, "descriptor 2 (`stderr`) is the same pipe as descriptor 1 (`stdout`)");
+        assert_eq!(
+            error.message,
+            "the descriptor for `stderr` is the same pipe as the descriptor for `stdout`"
+        );
     }
 
     #[test]

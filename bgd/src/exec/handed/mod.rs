@@ -23,8 +23,8 @@ use self::check::Checked;
 use self::copies::FlowCopy;
 use self::drain::Prepared;
 pub use self::offer::Handoff;
-use super::pty::slave_of;
 use super::terminal::still::Copies;
+use crate::os::pty::slave_of;
 
 /// A process that is taken over as soon as the core has a task for it.
 #[derive(Debug)]
@@ -72,6 +72,7 @@ impl HandedTerminal {
             slave: slave_of(master).ok(),
             leader_news: None,
             output: output.try_clone()?,
+            began_at: 0,
         })
     }
 }

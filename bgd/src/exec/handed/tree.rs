@@ -12,11 +12,11 @@ use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::facts::{Leads, PidfdTarget, pidfd_target};
-use crate::exec::members::{
+use super::facts::{Leads, is_pid_of};
+use crate::exec::processes::forked::ForkedCopies;
+use crate::exec::processes::members::{
     MAX_DEPTH, Member, Order, Stat, ancestors_of, descendants_of, hold, hold_all, processes_of_user,
 };
-use crate::exec::newborn::Newborns;
 use crate::os::pidfd::{PidFd, SIGKILL};
 
 const SIGSTOP: i32 = libc::SIGSTOP;
@@ -128,8 +128,8 @@ impl HandedTree {
     }
 
     /// Sends a signal to every living process of the tree. Returns false if a process could not be reached because no
-    /// descriptor is left for its pidfd, and the newborns that may have swallowed the signal.
-    pub fn signal(&self, signal: i32) -> (bool, Newborns) {
+    /// descriptor is left for its pidfd, and the forked copies that may have swallowed the signal.
+    pub fn signal(&self, signal: i32) -> (bool, ForkedCopies) {
         let mut held = self.living();
         let (mut reached_all, mut stopped) = (true, 0);
         loop {
@@ -148,9 +148,9 @@ impl HandedTree {
             held[stopped..].iter().for_each(|member| member.send(SIGSTOP));
             stopped = held.len();
         }
-        let newborns = Newborns::among(&held, None, false);
+        let forked = ForkedCopies::among(&held, None, false);
         held.iter().for_each(|member| member.send(signal));
-        (reached_all, newborns)
+        (reached_all, forked)
     }
 
     /// Returns the processes that were signalled before and have not ended yet.
@@ -162,7 +162,7 @@ impl HandedTree {
 
     /// Reports whether the pid still is the leader's: it lives, or is a zombie.
     fn leader_is_there(&self) -> bool {
-        matches!(pidfd_target(&self.handle), Ok(PidfdTarget::Process(pid)) if pid == self.leader)
+        is_pid_of(self.leader, &self.handle)
     }
 
     /// Returns whether the leader leads a session and a group, as far as known: it may begin to lead at any time, which

@@ -22,12 +22,12 @@ use crate::exec::handed::drain::Drains;
 use crate::exec::handed::exit::Handed;
 use crate::exec::handed::tree::HandedTree;
 use crate::exec::input::{InputPipe, UnreadState};
-use crate::exec::loss::Loss;
-use crate::exec::members::Member;
 use crate::exec::messages::{StartOrder, Streams};
-use crate::exec::process::{Processes, Supervised, SupervisorStart, TerminalJob};
-use crate::exec::progress::Stage;
+use crate::exec::output::loss::Loss;
+use crate::exec::processes::members::Member;
 use crate::exec::ready::Probe;
+use crate::exec::supervise::process::{Processes, Supervised, SupervisorStart, TerminalJob};
+use crate::exec::supervise::progress::Stage;
 use crate::exec::terminal::Terminal;
 use crate::exec::tree::Tree;
 use crate::os::pidfd::PidFd;
@@ -78,8 +78,8 @@ impl Local {
         let owner = |task| owners.get(&task).map(|client| client.id);
         let starts = starts.iter().map(|start| StartState::of(start, owner(start.task), named)).collect();
         let outputs = context.outputs.tracked();
-        let fosters = context.adopted.fosters();
-        Ok(LocalState { processes: all, starts, outputs, drains, helpers, fosters })
+        let subreapers = context.adopted.subreapers();
+        Ok(LocalState { processes: all, starts, outputs, drains, helpers, subreapers })
     }
 
     /// Restores the state that another program has carried over. `spec` returns the spec of a task.
@@ -92,8 +92,8 @@ impl Local {
         came: &mut ReceivedFds,
         spec: &SpecOf<'_>,
     ) -> io::Result<()> {
-        let LocalState { processes, starts, outputs, drains, helpers, fosters } = state;
-        self.context.adopted.search_children_of(fosters);
+        let LocalState { processes, starts, outputs, drains, helpers, subreapers } = state;
+        self.context.adopted.search_children_of(subreapers);
         // First, so that the end of a leader is not mistaken for that of an orphan.
         let is_child = |process: &&ProcessState| process.handed.is_none();
         let unreaped = processes.iter().filter(is_child).filter(|it| it.progress.stage != Stage::Rest);
@@ -142,8 +142,7 @@ impl ProcessState {
         terminals: &OpenTerminals,
         named: &mut CarriedFds,
     ) -> Result<Self, Obstacle> {
-        let Supervised { run, control: _, input, unread: _, probe, tree, split, shown, job, handle } =
-            supervised;
+        let Supervised { run, control: _, input, unread: _, probe, tree, split, shown, job } = supervised;
         let progress = shown.get();
         if progress.stage == Stage::AtWork {
             return Err(Obstacle::passing(format!("the processes of task {task} are being examined")));
@@ -160,7 +159,8 @@ impl ProcessState {
         let Tree {
             task: _,
             leader,
-            leader_is_ours: _,
+            has_leader: _,
+            handle,
             leader_only_leads_terminal: _,
             files: _,
             terminal: name,
@@ -208,10 +208,12 @@ impl ProcessState {
         let job = job.flatten();
         let is_handed = handed.is_some();
         let handed_tree = handed.map(|handed| handed.resume(leader, came)).transpose()?.map(Arc::new);
+        let handle = handle.map(|handle| came.take(handle).map(PidFd::from)).transpose()?.map(Arc::new);
         let tree = Tree {
             task,
             leader,
-            leader_is_ours: progress.stage != Stage::Rest && !is_handed,
+            has_leader: progress.stage != Stage::Rest && !is_handed,
+            handle: handle.clone(),
             leader_only_leads_terminal: job.is_some(),
             files: context.folder.files(task, split),
             terminal: job.as_ref().map(|job| job.name.clone()),
@@ -221,13 +223,15 @@ impl ProcessState {
             is_inherited,
             adopted: Arc::clone(&context.adopted),
         };
-        let handle = handle.map(|handle| came.take(handle).map(PidFd::from)).transpose()?;
         let input = input.map(|fd| came.take(fd).and_then(InputPipe::new)).transpose()?;
-        // The pid of a reaped leader may have been reused.
+        // The pid of a reaped leader may have been reused; a killed daemon had just reaped one that has no handle.
         let pidfd = match (progress.stage, &handed_tree, &handle) {
             (Stage::Rest, _, _) => Err(io::ErrorKind::NotFound.into()),
             (_, Some(tree), _) => Ok(tree.handle().try_clone().and_then(watch::process)?),
             (_, None, Some(handle)) => Ok(handle.try_clone().and_then(watch::process)?),
+            (_, None, None) if is_inherited => {
+                return Err(io::Error::other("the daemon was killed before it could record the end"));
+            }
             (Stage::AtWork | Stage::Leader, None, None) => {
                 // A process supervised without a pidfd would be killed.
                 Ok(PidFd::open(leader).and_then(watch::process)?)
@@ -240,7 +244,7 @@ impl ProcessState {
         let handed = is_handed.then_some(Handed { drains, terminal, reported, is_left });
         processes.supervise(run, tree, split, pidfd, SupervisorStart { input, job, handed, progress });
         if let Some(supervised) = processes.supervised.get_mut(&task) {
-            (supervised.probe, supervised.handle, supervised.unread) = (probe, handle, unread);
+            (supervised.probe, supervised.unread) = (probe, unread);
         }
         Ok(())
     }

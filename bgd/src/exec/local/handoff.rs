@@ -14,19 +14,19 @@ use bgd_shared::request::{Stream, TerminalSize};
 use super::Local;
 use super::handoffs::{Prepared, Ready, Running};
 use crate::client::Client;
-use crate::exec::executor::{Offer, TellOffer};
+use crate::exec::executor::{Offer, OfferCallback};
 use crate::exec::handed::check::{Checked, check};
 use crate::exec::handed::copies::{FlowCopy, Via};
 use crate::exec::handed::drain::Flow;
 use crate::exec::handed::exit::Handed;
 use crate::exec::handed::kinds::{Outputs, Source};
 use crate::exec::handed::{HandedTerminal, Handoff, Recorded};
-use crate::exec::loss::Loss;
 use crate::exec::output::OutputFolder;
-use crate::exec::process::Taken;
-use crate::exec::pty::size_of;
+use crate::exec::output::loss::Loss;
+use crate::exec::supervise::process::Taken;
 use crate::exec::terminal::TERMINAL_SIDE;
 use crate::keeper::Key;
+use crate::os::pty::size_of;
 use crate::os::watch;
 
 impl Local {
@@ -36,13 +36,13 @@ impl Local {
         task: TaskId,
         handoff: Box<Handoff>,
         client: &Client,
-        tell: TellOffer,
+        callback: OfferCallback,
     ) {
         let thread = match self.handoffs.thread() {
             Ok(thread) => thread,
             Err(error) => {
                 let message = format!("cannot start a thread that drains pipes: {error}");
-                return tell(task, Err(RpcError::new(ErrorKind::Internal, message)));
+                return callback(task, Err(RpcError::new(ErrorKind::Internal, message)));
             }
         };
         let (leaders, prepare) = (self.handoffs.leaders(), self.handoffs.prepare.clone());
@@ -50,7 +50,7 @@ impl Local {
         let (client, process) = (client.id, client.process);
         self.context.workers.later(move || {
             // If the receiver is gone, the daemon has ended.
-            let done = move |result| drop(prepare.send(Prepared { task, client, result, tell }));
+            let done = move |result| drop(prepare.send(Prepared { task, client, result, callback }));
             let looked = check(*handoff, process, &leaders).and_then(|(checked, outputs)| {
                 Ok((checked, prepare_outputs(task, outputs, &folder, is_kept)?))
             });
@@ -77,13 +77,13 @@ impl Local {
 
     /// Keeps a checked process until the core has decided about it.
     pub(super) fn prepared(&mut self, prepared: Prepared) {
-        let Prepared { task, client, result, tell } = prepared;
+        let Prepared { task, client, result, callback } = prepared;
         let kept = result.and_then(|(checked, recorded)| {
             let kept = self.keep(task, client, checked, recorded);
             // The process itself is still untouched.
             kept.inspect_err(|_| self.remove_offered(task))
         });
-        tell(task, kept);
+        callback(task, kept);
     }
 
     fn keep(

@@ -11,16 +11,16 @@ use tokio::sync::mpsc;
 
 use crate::carry::{CarriedFds, ReceivedFds};
 use crate::exec::carried::{DrainsState, FlowState};
-use crate::exec::executor::TellOffer;
+use crate::exec::executor::OfferCallback;
 use crate::exec::handed::Recorded;
 use crate::exec::handed::check::{Checked, Leaders};
 use crate::exec::handed::copies::Via;
 use crate::exec::handed::drain::{DrainThread, Drains, FlowBefore, RestingDrains, StillFlow};
 use crate::exec::handed::kinds::Source;
 use crate::exec::handed::tree::HandedTree;
-use crate::exec::hold::Hold;
-use crate::exec::loss::Loss;
 use crate::exec::messages::Facts;
+use crate::exec::output::loss::Loss;
+use crate::exec::threads::hold::Hold;
 use crate::os::pidfd::PidFd;
 
 #[derive(Debug)]
@@ -64,7 +64,7 @@ pub(super) struct Prepared {
     pub(super) task: TaskId,
     pub(super) client: u64,
     pub(super) result: Result<(Checked, Recorded), RpcError>,
-    pub(super) tell: TellOffer,
+    pub(super) callback: OfferCallback,
 }
 
 impl Handoffs {
@@ -133,6 +133,7 @@ impl Handoffs {
                     offset: *offset,
                     is_losing: *is_losing,
                     via: via.map(|(out, into)| (named.number(out), named.number(into))),
+                    via_out: None,
                 }
             });
             DrainsState { task: *task, run: *run, flows: flows.collect() }
@@ -150,13 +151,16 @@ impl Handoffs {
         let DrainsState { task, run, flows } = state;
         self.thread()?;
         let flows = flows.into_iter().map(|flow| {
-            let FlowState { source, is_pipe, file, offset, is_losing, via } = flow;
+            let FlowState { source, is_pipe, file, offset, is_losing, via, via_out } = flow;
             let source = came.take(source)?;
             let source = if is_pipe { Source::Pipe(source) } else { Source::Socket(source) };
             let file = file.map(|file| came.take(file)).transpose()?.map(File::from);
-            let via = via
-                .map(|(out, into)| Ok::<_, io::Error>(Via { out: came.take(out)?, into: came.take(into)? }));
-            Ok(FlowBefore { source, file, offset, is_losing, via: via.transpose()? })
+            let via = match (via, via_out) {
+                (Some((out, into)), _) => Some(Via { out: came.take(out)?, into: came.take(into)? }),
+                (None, Some(out)) => Some(Via::of_read_end(came.take(out)?)?),
+                (None, None) => None,
+            };
+            Ok(FlowBefore { source, file, offset, is_losing, via })
         });
         let flows = flows.collect::<io::Result<_>>()?;
         let (drains, resting) = Drains::restore(task, flows, Loss::new(task, run, facts.clone()));

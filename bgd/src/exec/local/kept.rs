@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bgd_shared::id::TaskId;
 use nix::errno::Errno;
@@ -21,12 +22,16 @@ use crate::exec::handed::tree::HandedTree;
 use crate::exec::input::InputPipe;
 use crate::exec::left::{Copies, Ended, HeldRun, INPUT, Resumed};
 use crate::exec::messages::{Copied, Report};
-use crate::exec::process::{SIGCONT, Supervised};
-use crate::exec::progress::{Progress, Stage};
+use crate::exec::supervise::process::Supervised;
+use crate::exec::supervise::progress::{Progress, Stage};
 use crate::exec::tree::pause::Paused;
 use crate::keeper::Key;
-use crate::keeper::client::{Keeper, Socket, until_gone};
-use crate::os::pidfd::PidFd;
+use crate::keeper::client::Keeper;
+use crate::keeper::socket::{Socket, until_gone};
+use crate::os::pidfd::{PidFd, SIGCONT};
+
+/// The delay before another attempt to watch the keeper, for which no descriptor was left.
+const WATCH_AGAIN: Duration = Duration::from_secs(10);
 
 impl Local {
     /// Has this keeper hold everything that must survive the daemon.
@@ -45,21 +50,31 @@ impl Local {
         // The keeper has outputs and terminals of tasks open, but belongs to no task.
         self.context.adopted.add(pid);
         tokio::spawn(async move {
-            match until_gone(socket).await {
-                Ok(()) => reports.send(Report::KeeperGone { pid }),
-                Err(error) => tracing::warn!(%error, "the keeper of running tasks can't be watched"),
+            while let Err(error) = until_gone(Arc::clone(&socket)).await {
+                tracing::warn!(%error, "the keeper of running tasks can't be watched: another attempt follows");
+                tokio::time::sleep(WATCH_AGAIN).await;
             }
+            // Nothing announces itself to it any more, unless a process is just being started.
+            drop(socket);
+            reports.send(Report::KeeperGone { pid });
         });
     }
 
-    /// Replaces the keeper with this pid, which is gone, unless that has begun.
+    /// Replaces the keeper with this pid, which is gone or out of reach, unless that has begun.
     pub(super) fn replace_keeper(&mut self, pid: i32) {
         let Some(keeper) = &self.keeper else { return };
         let gone = keeper.socket();
-        if self.replaced.renewal == Renewal::Starting || gone.pid != pid {
+        if self.replaced.renewal == Renewal::Starting {
             return;
         }
-        tracing::warn!(pid = gone.pid, "the keeper of running tasks is gone: another one takes its place");
+        if gone.pid != pid {
+            // One that was out of reach has ended after it was replaced.
+            return self.tell_complete();
+        }
+        tracing::warn!(
+            pid = gone.pid,
+            "the keeper of running tasks is gone or out of reach: another one takes its place"
+        );
         self.context.adopted.remove(gone.pid);
         self.replaced.gone.push(Arc::downgrade(&gone));
         self.replaced.renewal = Renewal::Starting;
@@ -172,9 +187,8 @@ impl Local {
             // The run has ended meanwhile.
             _ if !is_known => self.doubt_until_caught_up(),
             Ok(Copied { pid, text, descriptors, has_input }) => {
-                if let Some(keeper) = &self.keeper {
-                    keeper.keep(key, pid, &text, descriptors);
-                }
+                let kept =
+                    self.keeper.as_ref().map_or(Ok(()), |keeper| keeper.keep(key, pid, &text, descriptors));
                 let input = supervised.and_then(|supervised| supervised.input.as_ref());
                 let is_open = input.is_some_and(|input| input.number().is_some());
                 input.inspect(|input| input.set_kept(has_input && is_open));
@@ -182,13 +196,19 @@ impl Local {
                 if has_input && !is_open {
                     self.close_kept_input(task, run);
                 }
+                if let Err(error) = kept {
+                    self.lacks(task, &error);
+                }
             }
-            Err(error) => {
-                self.replaced.lacks = true;
-                tracing::warn!(%task, %error, "it will end if the daemon is killed");
-            }
+            Err(error) => self.lacks(task, &error),
         }
         self.tell_complete();
+    }
+
+    /// Notes that the keeper that has replaced another one will never hold the current run of a task.
+    fn lacks(&mut self, task: TaskId, error: &io::Error) {
+        self.replaced.lacks = true;
+        tracing::warn!(%task, %error, "it will end if the daemon is killed");
     }
 
     /// Has the keeper close its copy of a run's standard input, which would keep the pipe open.
@@ -254,11 +274,11 @@ impl Local {
             tree.handle().as_fd().try_clone_to_owned()
         };
         let sealed = copy().and_then(|process| Ok((process, copies.seal(state, flows)?)));
-        match sealed {
-            Ok((process, (text, rest))) => {
-                keeper.keep(key, pid, &text, std::iter::once(process).chain(rest).collect());
-            }
-            Err(error) => tracing::warn!(task = %key.task, %error, "it is lost if the daemon is killed"),
+        let kept = sealed.and_then(|(process, (text, rest))| {
+            keeper.keep(key, pid, &text, std::iter::once(process).chain(rest).collect())
+        });
+        if let Err(error) = kept {
+            tracing::warn!(task = %key.task, %error, "it is lost if the daemon is killed");
         }
         recorded
     }
@@ -321,7 +341,9 @@ impl Local {
         let probe = supervised.and_then(|supervised| supervised.probe.as_ref());
         probe.inspect(|probe| probe.set_left(false));
         let job = supervised.and_then(|supervised| supervised.job.as_ref());
-        if let (Some(_), Some(leader)) = (job, supervised.and_then(|supervised| supervised.handle.as_ref())) {
+        if let (Some(_), Some(leader)) =
+            (job, supervised.and_then(|supervised| supervised.tree.handle.as_ref()))
+        {
             // The job may have stopped the leader just after the start, which the previous daemon would have noticed.
             let _ = leader.signal(SIGCONT);
         }
@@ -332,7 +354,7 @@ impl Local {
 impl Supervised {
     /// Reports whether the leader, or the job that it leads, has ended, even if its supervisor has yet to notice.
     pub(super) fn has_ended(&self) -> bool {
-        let leader = match (&self.tree.handed, &self.handle) {
+        let leader = match (&self.tree.handed, &self.tree.handle) {
             (Some(tree), _) => tree.handle().has_ended(),
             (None, Some(handle)) => handle.has_ended(),
             (None, None) => match PidFd::open(self.tree.leader) {
@@ -348,7 +370,7 @@ impl Supervised {
 /// Returns the process descriptor of a current run, and the state that the keeper holds besides its terminal and its
 /// drains.
 fn held(task: TaskId, supervised: &Supervised, copies: &mut Copies) -> io::Result<(OwnedFd, ProcessState)> {
-    let Supervised { run, input, probe, tree, split, shown, handle, .. } = supervised;
+    let Supervised { run, input, probe, tree, split, shown, .. } = supervised;
     // First, at the position `INPUT`.
     let input = input.as_ref().and_then(InputPipe::copy).transpose()?.map(|copy| copies.add(copy));
     let probe = probe.as_ref().map(|probe| {
@@ -356,7 +378,7 @@ fn held(task: TaskId, supervised: &Supervised, copies: &mut Copies) -> io::Resul
         io::Result::Ok(probe.state(socket.map(|copy| copies.add(copy))))
     });
     let (stage, opened) = (shown.get().stage, || PidFd::open(tree.leader));
-    let process = match (&tree.handed, handle) {
+    let process = match (&tree.handed, &tree.handle) {
         (Some(tree), _) => tree.handle().try_clone().map(Some),
         (None, Some(handle)) => handle.try_clone().map(Some),
         (None, None) if stage == Stage::Rest => Ok(None),

@@ -29,15 +29,15 @@ use self::open_terminals::OpenTerminals;
 use self::replaced::{Renewal, Replaced};
 use super::carried::Carried;
 use super::context::Context;
-use super::executor::{Ask, Asked, Close, Done, Executor, SpecOf, Start, TellOffer};
+use super::executor::{Ask, Asked, Close, Done, Executor, OfferCallback, SpecOf, Start};
 use super::handed::Handoff;
 use super::input::InputPipe;
+use super::input::unread::UnreadBytes;
 use super::left::{self, HeldRun, Resumed, SparedProcesses};
 use super::messages::{Report, StartOrder, StartedProcess, Streams};
-use super::process::{Processes, Supervised};
-use super::starting::Wanted;
-use super::thread_pool::ThreadPool;
-use super::unread::UnreadBytes;
+use super::supervise::process::{Processes, Supervised};
+use super::supervise::starting::Wanted;
+use super::threads::thread_pool::ThreadPool;
 use crate::carry::{CarriedFds, Obstacle, ReceivedFds};
 use crate::client::Client;
 use crate::client::answer::write_error;
@@ -259,6 +259,15 @@ impl Local {
     }
 }
 
+/// Returns when an operation is done, which is never refused.
+fn until(done: oneshot::Receiver<()>) -> Done {
+    Box::pin(async move {
+        // An error means that the process is gone.
+        let _ = done.await;
+        None
+    })
+}
+
 impl Executor for Local {
     fn start(&mut self, start: Start) {
         self.start_process(start);
@@ -269,9 +278,11 @@ impl Executor for Local {
             self.terminals.may_stop(task);
         }
         match control {
-            Control::Signal { signal, tree } => return Some(self.processes.signal(task, run, signal, tree)),
-            Control::Pause => return Some(self.processes.set_paused(task, run, true)),
-            Control::Continue => return Some(self.processes.set_paused(task, run, false)),
+            Control::Signal { signal, tree } => {
+                return Some(until(self.processes.signal(task, run, signal, tree)));
+            }
+            Control::Pause => return Some(until(self.processes.set_paused(task, run, true))),
+            Control::Continue => return Some(until(self.processes.set_paused(task, run, false))),
             Control::Detach { client } => {
                 self.owners.remove(&task);
                 self.terminals.leave(task, client);
@@ -309,8 +320,8 @@ impl Executor for Local {
         Some(self.processes.usage(task, run))
     }
 
-    fn offer(&mut self, task: TaskId, handoff: Box<Handoff>, client: &Client, tell: TellOffer) {
-        self.check_offer(task, handoff, client, tell);
+    fn offer(&mut self, task: TaskId, handoff: Box<Handoff>, client: &Client, callback: OfferCallback) {
+        self.check_offer(task, handoff, client, callback);
     }
 
     fn exited(&mut self, task: TaskId, exit: Exit) {
@@ -339,8 +350,8 @@ impl Executor for Local {
 
     fn sent_unrecorded(&mut self, seq: Option<u64>) {
         match (&self.keeper, seq) {
-            (Some(keeper), Some(seq)) => keeper.note_told(seq),
-            (Some(keeper), None) => keeper.forget_told(),
+            (Some(keeper), Some(seq)) => keeper.note_sent(seq),
+            (Some(keeper), None) => keeper.forget_sent(),
             (None, _) => {}
         }
     }

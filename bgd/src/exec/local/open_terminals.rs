@@ -16,13 +16,13 @@ use crate::client::answer::{AnswerState, write_error};
 use crate::core::SpawnFailure;
 use crate::exec::carried::{JobState, TerminalState};
 use crate::exec::executor::{Ask, Asked, not_shown};
-use crate::exec::job::Job;
-use crate::exec::loss::Loss;
-use crate::exec::owed::Owed;
+use crate::exec::input::owed::Owed;
+use crate::exec::input::unread::{Unread, UnreadBytes};
+use crate::exec::output::loss::Loss;
 use crate::exec::terminal::still::{Before, Hold, Taken};
-use crate::exec::terminal::viewers::{Door, Viewer};
+use crate::exec::terminal::viewers::{Gate, Viewer};
 use crate::exec::terminal::{Opening, Resting, Terminal, Terminals, written};
-use crate::exec::unread::{Unread, UnreadBytes};
+use crate::exec::threads::job::Job;
 
 /// An open terminal and its viewers.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ struct Shown {
 /// The state of a viewer.
 #[derive(Debug)]
 struct Seat {
-    door: Door,
+    gate: Gate,
     /// Whether the job is the viewer's foreground job.
     is_owner: bool,
     /// Whether the viewer has typed anything, such as a key that stops the job.
@@ -46,8 +46,8 @@ struct Seat {
 }
 
 impl Seat {
-    const fn new(door: Door, is_owner: bool) -> Self {
-        Self { door, is_owner, has_typed: false }
+    const fn new(gate: Gate, is_owner: bool) -> Self {
+        Self { gate, is_owner, has_typed: false }
     }
 
     /// Reports whether the viewer would notice that the job stops, and continue it.
@@ -91,7 +91,7 @@ impl OpenTerminals {
     pub(super) fn open(&mut self, opening: Opening) -> io::Result<Terminal> {
         let task = opening.task;
         let owner =
-            opening.owner.as_ref().map(|owner| (owner.client.id, Seat::new(owner.door.clone(), true)));
+            opening.owner.as_ref().map(|owner| (owner.client.id, Seat::new(owner.gate.clone(), true)));
         let terminal = self.thread.open(opening)?;
         let viewers = owner.into_iter().collect();
         self.open.insert(task, Shown::new(terminal.clone(), viewers));
@@ -158,11 +158,11 @@ impl OpenTerminals {
             let (mut viewers, mut left) = (Vec::new(), Vec::new());
             for viewer in std::mem::take(&mut state.viewers) {
                 let has_typed = typists.contains(&viewer.client);
-                let seat = Seat { has_typed, ..Seat::new(Door::open(), viewer.is_owner) };
+                let seat = Seat { has_typed, ..Seat::new(Gate::open(), viewer.is_owner) };
                 match clients.get(&viewer.client) {
                     Some(client) => {
                         let again = new_viewer(client, viewer.size, viewer.is_owner);
-                        shown.viewers.insert(client.id, Seat { door: again.door.clone(), ..seat });
+                        shown.viewers.insert(client.id, Seat { gate: again.gate.clone(), ..seat });
                         viewers.push((again, viewer));
                     }
                     None => left.push(seat),
@@ -208,7 +208,7 @@ impl OpenTerminals {
     pub(super) fn leave(&mut self, task: TaskId, client: u64) -> bool {
         let Some(shown) = self.open.get_mut(&task) else { return false };
         let Some(seat) = shown.viewers.remove(&client) else { return false };
-        seat.door.close();
+        seat.gate.close();
         shown.terminal.leave(client);
         if shown.is_unattended_without(&seat) {
             self.unseen.push(task);
@@ -292,7 +292,7 @@ impl Shown {
             return self.terminal.draw_again(client.id, size);
         }
         let viewer = new_viewer(client, size, owns);
-        let seat = Seat::new(viewer.door.clone(), owns);
+        let seat = Seat::new(viewer.gate.clone(), owns);
         // A viewer that only looks, as `top` does, would leave the job stopped.
         if seat.would_continue_job() {
             self.goes_on = None;
@@ -351,5 +351,5 @@ impl Shown {
 }
 
 pub(super) fn new_viewer(client: &Arc<Client>, size: Option<TerminalSize>, is_owner: bool) -> Viewer {
-    Viewer { client: Arc::clone(client), door: Door::open(), size, is_owner }
+    Viewer { client: Arc::clone(client), gate: Gate::open(), size, is_owner }
 }

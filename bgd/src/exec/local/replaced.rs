@@ -2,7 +2,7 @@
 
 use std::sync::Weak;
 
-use crate::keeper::client::Socket;
+use crate::keeper::socket::Socket;
 
 /// How far the replacement of a keeper is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

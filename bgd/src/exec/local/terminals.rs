@@ -9,13 +9,13 @@ use super::Local;
 use super::open_terminals::new_viewer;
 use crate::client::Client;
 use crate::exec::handed::HandedTerminal;
-use crate::exec::job::Job;
-use crate::exec::loss::Loss;
 use crate::exec::messages::{NewTerminal, Report};
-use crate::exec::process::TerminalJob;
-use crate::exec::pty::{set_size, slave_of};
+use crate::exec::output::loss::Loss;
+use crate::exec::supervise::process::TerminalJob;
 use crate::exec::terminal::leader::STOP_TIMEOUT;
 use crate::exec::terminal::{Opening, Terminal};
+use crate::exec::threads::job::Job;
+use crate::os::pty::{set_size, slave_of};
 
 /// How long a key that was typed before the last viewer left may take to stop the job: twice the time that the leader
 /// waits for the other processes, as the first of them may handle the key, too.

@@ -24,13 +24,13 @@ use super::OutputFolder;
 use super::writes::FirstWrite;
 use crate::core::Fact;
 use crate::exec::messages::Facts;
-use crate::exec::workers::Workers;
+use crate::exec::threads::workers::Workers;
 
 /// The poll interval for growing files.
 const TICK: Duration = Duration::from_millis(250);
 
 /// Subscribers are notified of a task's growing output at most once in this many ticks.
-const TELL_EVERY: u32 = 2;
+const REPORT_TICKS: u32 = 2;
 
 /// Why output is lost that was in a file when it was truncated.
 const ERASED: &str = "its file was truncated, as by `>/dev/stderr`: write `>&2` or `>>/dev/stderr`";
@@ -50,7 +50,8 @@ pub struct Tracked {
     /// Bytes erased by truncating a file, unless they were reported already.
     #[serde(default)]
     erased: [u64; 2],
-    ticks_to_tell: u32,
+    #[serde(rename = "ticks_to_tell")]
+    ticks_to_report: u32,
     /// Whether the output has grown since subscribers were last notified.
     unreported: bool,
 }
@@ -98,6 +99,11 @@ impl OutputWatch {
             follower.spawn(Follower { shared: Arc::clone(&shared), elsewhere: None }.run(watch));
         }
         Self { shared, _follower: Arc::new(follower) }
+    }
+
+    /// Returns why outputs were not limited at the last attempt: those in the folder, and those elsewhere.
+    pub fn limit_errors(&self) -> [Option<String>; 2] {
+        self.shared.folder.limit_errors()
     }
 
     /// Reports whether inotify reports writes to outputs, so that quiet ones need not be polled.
@@ -201,13 +207,13 @@ impl Tracked {
             size: [0; 2],
             dropped: [0; 2],
             erased: [0; 2],
-            ticks_to_tell: 0,
+            ticks_to_report: 0,
             unreported: false,
         }
     }
 
     /// Records the size of a stream's file in the folder. Returns whether it has changed. A file that shrank was
-    /// truncated: its earlier content is gone. The daemon itself never shortens one.
+    /// truncated: its earlier content is gone. The daemon itself never shortens one that is tracked.
     fn resized(&mut self, index: usize, size: u64) -> bool {
         let before = std::mem::replace(&mut self.size[index], size);
         if size < before {
@@ -273,8 +279,8 @@ impl Shared {
             }
             any = true;
             // Growth is always reported, if only a tick later: a subscriber may wait for the last bytes.
-            let publish = tracked.ticks_to_tell == 0;
-            tracked.ticks_to_tell = tracked.ticks_to_tell.checked_sub(1).unwrap_or(TELL_EVERY - 1);
+            let publish = tracked.ticks_to_report == 0;
+            tracked.ticks_to_report = tracked.ticks_to_report.checked_sub(1).unwrap_or(REPORT_TICKS - 1);
             tracked.unreported = !publish;
             let fact = Fact::Output { bytes: tracked.size, dropped: tracked.dropped, publish };
             // If the run has ended meanwhile, `settle` reports its final size; another run has its own entry.
@@ -350,7 +356,7 @@ impl Follower {
             match armed {
                 Some(_) if has_grown => {}
                 Some(watch) => tokio::select! {
-                    told = watch.wait() => if told.is_err() { return },
+                    result = watch.wait() => if result.is_err() { return },
                     () = until_answered(&mut self.elsewhere) => self.elsewhere = None,
                     () = shared.own_added.notified() => {}
                     () = shared.folder.kept.renewed() => {}

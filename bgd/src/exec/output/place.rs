@@ -1,4 +1,4 @@
-//! Writes parts of an output that were read elsewhere, each at its offset. Bytes that could not be written are counted
+//! Writes output that came from elsewhere, such as parts of it at their offsets. Bytes that could not be written are counted
 //! exactly: a disk may accept the beginning of a part.
 
 use std::fs;
@@ -16,32 +16,38 @@ impl OutputFolder {
     /// disk did not accept.
     pub fn put(&self, task: TaskId, stream: Stream, bytes: &[u8], at: u64) -> Option<Fact> {
         let files = self.files(task, stream == Stream::Stderr);
-        let lost = |bytes: u64, error: io::Error| Fact::Lost { bytes, why: error.to_string().into() };
+        let lost = |bytes: usize, error: io::Error| Fact::Lost {
+            bytes: bytes as u64,
+            why: error.to_string().into(),
+        };
         match fs::OpenOptions::new().write(true).open(files.path(stream)) {
             Ok(file) => {
                 let (left, error) = write_all(bytes, at, |bytes, at| file.write_at(bytes, at)).err()?;
                 Some(lost(left, error))
             }
-            Err(error) => Some(lost(bytes.len() as u64, error)),
+            Err(error) => Some(lost(bytes.len(), error)),
         }
     }
 }
 
-/// Writes all bytes, or returns the number of those left and the error.
-fn write_all(
+/// Writes all bytes from an offset on, or returns the number of those left and the error.
+///
+/// # Errors
+/// That of a call of `write`, which gets the bytes that are left and their offset, and returns how many it has written.
+pub fn write_all(
     mut bytes: &[u8],
     mut at: u64,
     write: impl Fn(&[u8], u64) -> io::Result<usize>,
-) -> Result<(), (u64, io::Error)> {
+) -> Result<(), (usize, io::Error)> {
     while !bytes.is_empty() {
         match write(bytes, at) {
-            Ok(0) => return Err((bytes.len() as u64, io::ErrorKind::WriteZero.into())),
+            Ok(0) => return Err((bytes.len(), io::ErrorKind::WriteZero.into())),
             Ok(count) => {
                 bytes = &bytes[count..];
                 at += count as u64;
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err((bytes.len() as u64, error)),
+            Err(error) => return Err((bytes.len(), error)),
         }
     }
     Ok(())

@@ -42,7 +42,7 @@ pub fn read_part(path: &Path, begun: bool, offset: i64, limit: u64, dropped: u64
     };
     let mut hole = hole_of(&file, size, dropped);
     loop {
-        let part = read_around(&file, first, limit, size, &hole)?;
+        let part = read_outside_hole(&file, first, limit, size, &hole)?;
         // More may have been dropped just before the read, which then returned NULs.
         let now = hole_of(&file, size, dropped);
         if now == hole || part.next <= now.start || part.offset >= now.end {
@@ -60,7 +60,13 @@ fn hole_of(file: &fs::File, size: u64, dropped: u64) -> Range<u64> {
 }
 
 /// Reads a part up to the hole, or after it.
-fn read_around(file: &fs::File, first: u64, limit: u64, size: u64, hole: &Range<u64>) -> io::Result<Part> {
+fn read_outside_hole(
+    file: &fs::File,
+    first: u64,
+    limit: u64,
+    size: u64,
+    hole: &Range<u64>,
+) -> io::Result<Part> {
     let (mut offset, mut limit) = (first, limit);
     if hole.contains(&offset) {
         offset = hole.end;

@@ -1,15 +1,33 @@
-//! Moves outputs from a folder elsewhere, for instance one shared with a cluster, to this daemon's own folder before
-//! the other folder is removed.
+//! Moves outputs between this daemon's own folder and one elsewhere, for instance one shared with a cluster: home before
+//! the other folder is removed, and out again when a later run writes there.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
 
+use bgd_shared::id::TaskId;
 use bgd_shared::replace::replace;
+use bgd_shared::request::Stream;
 
-use super::OutputFolder;
+use super::{OutputFolder, name};
+use crate::os::files::remove_if_there;
 
 impl OutputFolder {
+    /// Makes a task's output file a link to a file elsewhere, unless an earlier run has done so. Output of an earlier
+    /// run that is not in that file is moved there first. [`Self::remove`] leaves that file alone.
+    ///
+    /// # Errors
+    /// Returns the system error, such as a full disk.
+    pub fn link(&self, task: TaskId, stream: Stream, target: &Path) -> io::Result<()> {
+        self.ensure()?;
+        match nix::unistd::symlinkat(target, &*self.kept.handle(), name(task, stream).as_str()) {
+            Err(nix::Error::EEXIST) => move_out(&self.path.join(name(task, stream)), target),
+            linked => Ok(linked?),
+        }
+    }
+
     /// Replaces the links into the folder `from` by their files. A concurrent reader finds either the link or the file.
     ///
     /// # Errors
@@ -43,10 +61,44 @@ fn copy(target: &Path, link: &Path) -> io::Result<()> {
     replace(link, 0o600, |new| io::copy(&mut target, new).map(drop))
 }
 
+/// Makes an output file a link to `target`, an empty file elsewhere, and moves there what it has or what it links to; does
+/// nothing if it is such a link. A concurrent reader finds the earlier output before and after.
+///
+/// # Errors
+/// Returns the system error, such as a full disk. The output stays where it was.
+fn move_out(own: &Path, target: &Path) -> io::Result<()> {
+    let before = fs::read_link(own).ok();
+    if before.as_deref() == Some(target) {
+        return Ok(());
+    }
+    let is_same = is_same(own, target);
+    match fs::File::open(own) {
+        Ok(_) if is_same => {}
+        Ok(mut earlier) => replace(target, 0o600, |new| io::copy(&mut earlier, new).map(drop))?,
+        // The folder that it links to was removed.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let mut name = OsString::from(".");
+    name.push(own.file_name().ok_or(io::ErrorKind::InvalidFilename)?);
+    let draft = own.with_file_name(name);
+    remove_if_there(&draft)?;
+    symlink(target, &draft)?;
+    fs::rename(&draft, own).inspect_err(|_| drop(fs::remove_file(&draft)))?;
+    if let Some(before) = before.filter(|_| !is_same) {
+        remove_if_there(&before)?;
+    }
+    Ok(())
+}
+
+/// Reports whether both paths lead to one file, as through a link to its folder.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let id = |path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
+    id(one).is_some_and(|found| id(other) == Some(found))
+}
+
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
-
     use super::*;
 
     #[test]
@@ -73,5 +125,35 @@ mod tests {
         copy(&other.path().join("new"), &own("other.out")).unwrap();
         assert_eq!(fs::read_to_string(own("other.out")).unwrap(), "new");
         assert_eq!(fs::read_dir(home.path()).unwrap().count(), 4);
+    }
+
+    #[test]
+    fn r151_output_of_an_earlier_run_is_moved_out_to_where_the_next_one_writes() {
+        let (home, away) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folder = OutputFolder::open(home.path().to_owned()).unwrap();
+        let (task, target) = (TaskId::random(), away.path().join("new.out"));
+        let own = folder.files(task, false).out;
+        let link = || {
+            fs::write(&target, "").unwrap();
+            folder.link(task, Stream::Stdout, &target).unwrap();
+            assert_eq!(fs::read_link(&own).unwrap(), target);
+            assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1);
+            fs::read_to_string(&own).unwrap()
+        };
+        assert_eq!(link(), "");
+        // Moved home between two runs.
+        fs::write(&target, "first").unwrap();
+        folder.move_into_folder(away.path()).unwrap();
+        assert_eq!(link(), "first");
+        // In a folder that was used before.
+        let before = away.path().join("before.out");
+        fs::write(&before, "second").unwrap();
+        fs::remove_file(&own).unwrap();
+        symlink(&before, &own).unwrap();
+        assert_eq!((link().as_str(), before.exists()), ("second", false));
+        // That folder is gone.
+        fs::remove_file(&own).unwrap();
+        symlink(&before, &own).unwrap();
+        assert_eq!(link(), "");
     }
 }

@@ -93,15 +93,15 @@ impl FirstWrite {
     pub async fn wait(&self) -> io::Result<()> {
         loop {
             let mut ready = self.changes.readable().await?;
-            let mut is_told = false;
+            let mut has_changed = false;
             while let Ok(events) = self.changes.get_ref().0.read_events() {
                 let elsewhere = self.elsewhere();
-                is_told |= events.iter().any(|event| {
+                has_changed |= events.iter().any(|event| {
                     !event.mask.contains(AddWatchFlags::IN_IGNORED) || !elsewhere.removed.contains(&event.wd)
                 });
             }
             ready.clear_ready();
-            if is_told {
+            if has_changed {
                 return Ok(());
             }
         }

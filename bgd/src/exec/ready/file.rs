@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::pauses::Pauses;
-use crate::exec::workers::Workers;
+use crate::exec::threads::workers::Workers;
 use crate::os::watch::{self, Changes};
 
 /// How often to look without an event: there is none if a folder further up or a link in the path is replaced, or if
@@ -78,7 +78,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::exec::workers::Job;
+    use crate::exec::threads::workers::Job;
 
     #[tokio::test]
     async fn files_on_hanging_disk_occupy_few_workers() {

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::pauses::Pauses;
 use crate::exec::output::OutputFiles;
-use crate::exec::workers::Workers;
+use crate::exec::threads::workers::Workers;
 use crate::os::watch::{self, Changes};
 
 /// The maximum number of bytes searched at once, so that other jobs of the worker do not wait for long.
@@ -194,7 +194,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::exec::workers::Job;
+    use crate::exec::threads::workers::Job;
 
     #[tokio::test]
     async fn r110_temporarily_unreadable_output_is_searched_again() {

@@ -25,8 +25,8 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use self::line::Streams;
 use super::awaited::{Awaited, NotifySocket};
 use super::context::Context;
-use super::job::Job;
 use super::output::OutputFiles;
+use super::threads::job::Job;
 use super::tree::Tree;
 use crate::carry::{Fd, ReceivedFds};
 use crate::core::Fact;
@@ -48,7 +48,7 @@ pub struct Probe {
     awaited: Arc<Awaited>,
     deadline: Option<Instant>,
     /// Whether the outcome was reported.
-    is_told: Arc<AtomicBool>,
+    is_reported: Arc<AtomicBool>,
     _job: Job,
 }
 
@@ -57,7 +57,8 @@ pub struct Probe {
 pub struct ProbeState {
     ready: Ready,
     deadline: Option<Stamp>,
-    is_told: bool,
+    #[serde(rename = "is_told")]
+    is_reported: bool,
     folder: Arc<OsText>,
     sizes: [u64; 2],
     socket: Option<(OsText, Fd)>,
@@ -70,7 +71,7 @@ impl ProbeState {
         Self {
             ready: ready.clone(),
             deadline: timeout.map(|timeout| Stamp::of(std::time::Instant::now() + timeout)),
-            is_told: false,
+            is_reported: false,
             folder: Arc::clone(folder),
             sizes: *sizes,
             socket: socket.as_ref().map(|socket| (socket.path().as_os_str().into(), name(&socket.socket))),
@@ -84,7 +85,7 @@ impl ProbeState {
 
     /// Notes that the outcome was reported.
     pub fn note_reported(&mut self) {
-        self.is_told = true;
+        self.is_reported = true;
     }
 }
 
@@ -100,7 +101,7 @@ enum Before {
     Nothing,
     Begun,
     /// It has reported the outcome.
-    Told,
+    Reported,
 }
 
 impl Probe {
@@ -110,11 +111,11 @@ impl Probe {
         before: Before,
         (run, tree, context): (u32, Tree, Context),
     ) -> Self {
-        let was_told = before == Before::Told;
-        let (awaited, is_told) = (Arc::new(awaited), Arc::new(AtomicBool::new(was_told)));
-        let (about, told) = (Arc::clone(&awaited), Arc::clone(&is_told));
+        let was_reported = before == Before::Reported;
+        let (awaited, is_reported) = (Arc::new(awaited), Arc::new(AtomicBool::new(was_reported)));
+        let (about, reported) = (Arc::clone(&awaited), Arc::clone(&is_reported));
         let job = Job::start(async move {
-            if !was_told {
+            if !was_reported {
                 let looked = Notify::new();
                 let is_ready = tokio::select! {
                     biased;
@@ -123,13 +124,13 @@ impl Probe {
                 };
                 // In this order, as the dispatcher may receive the report twice, but must not miss it.
                 context.facts.send(tree.task, run, if is_ready { Fact::Ready } else { Fact::NotReady });
-                told.store(true, Ordering::Relaxed);
+                reported.store(true, Ordering::Relaxed);
             }
             if let Some(socket) = &about.socket {
                 notify::drain(socket).await;
             }
         });
-        Self { awaited, deadline, is_told, _job: job }
+        Self { awaited, deadline, is_reported, _job: job }
     }
 
     /// Returns the socket on which the process reports that it is ready, if it has one.
@@ -146,13 +147,13 @@ impl Probe {
 
     /// Returns the state, with this name for the socket.
     pub fn state(&self, name: Option<Fd>) -> ProbeState {
-        let Self { awaited, deadline, is_told, _job } = self;
+        let Self { awaited, deadline, is_reported, _job } = self;
         let Awaited { ready, timeout: _, folder, sizes, socket } = &**awaited;
         let socket = socket.as_ref().and_then(|socket| Some((socket.path().as_os_str().into(), name?)));
         ProbeState {
             ready: ready.clone(),
             deadline: deadline.map(|deadline| Stamp::of(deadline.into_std())),
-            is_told: is_told.load(Ordering::Relaxed),
+            is_reported: is_reported.load(Ordering::Relaxed),
             folder: Arc::clone(folder),
             sizes: *sizes,
             socket,
@@ -168,13 +169,13 @@ impl Probe {
         came: &mut ReceivedFds,
         (run, tree, context): (u32, Tree, Context),
     ) -> io::Result<Self> {
-        let ProbeState { ready, deadline, is_told, folder, sizes, socket } = state;
+        let ProbeState { ready, deadline, is_reported, folder, sizes, socket } = state;
         let socket = socket.map(|(path, fd)| {
             Ok::<_, io::Error>(NotifySocket::restore(path.as_os_str().into(), came.take(fd)?))
         });
         let awaited = Awaited { ready, timeout: None, folder, sizes, socket: socket.transpose()? };
         let deadline = deadline.map(|deadline| Instant::from_std(deadline.instant()));
-        let before = if is_told { Before::Told } else { Before::Begun };
+        let before = if is_reported { Before::Reported } else { Before::Begun };
         Ok(Self::start(awaited, deadline, before, (run, tree, context)))
     }
 }

@@ -10,8 +10,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
 use crate::exec::awaited::NotifySocket;
+use crate::exec::threads::workers::Workers;
 use crate::exec::tree::Tree;
-use crate::exec::workers::Workers;
 use crate::os::watch;
 
 /// The maximum number of bytes read of a message; programs send no longer ones.

@@ -20,9 +20,15 @@ const MARGIN: Duration = Duration::from_secs(10);
 /// The maximum number of message bytes that are read, from the beginning.
 const MESSAGE_BYTES: u64 = 16 * 1024;
 
+/// The error kind for an ssh that can't be started.
+const NO_SSH: &str = "no_ssh";
+
+/// What to do about that.
+const SET_SSH: &str = "correct `ssh` of the executor, or install OpenSSH's client";
+
 /// The error kinds that do not resolve by themselves: a person must act.
 const FINAL: [&str; 8] = [
-    "no_ssh",
+    NO_SSH,
     "host_refused",
     "no_remote_bgctl",
     "bootstrap_failed",
@@ -146,7 +152,8 @@ fn of_lines(text: &str) -> BridgeError {
     match ReportedError::last_of(text) {
         Some(ReportedError { message, kind, hint }) => BridgeError {
             message: message.into(),
-            hint: hint.map(Into::into),
+            // The environment of the daemon is not where this one is set.
+            hint: if kind == NO_SSH { Some(SET_SSH.into()) } else { hint.map(Into::into) },
             is_final: FINAL.contains(&&*kind),
         },
         None if text.trim().is_empty() => BridgeError::passing("the connection was closed without a message"),
@@ -166,6 +173,8 @@ mod tests {
         assert_eq!(trouble.sentence(), "no bgctl there; install it");
         let silent = of_lines(&line.replace("no_remote_bgctl", "host_unreachable"));
         assert!(!silent.is_final);
+        let no_ssh = of_lines(&line.replace("no_remote_bgctl", "no_ssh"));
+        assert_eq!(no_ssh.hint.as_deref(), Some(SET_SSH));
         assert_eq!(&*of_lines("ssh: what?\n").message, "ssh: what?");
         assert!(!of_lines("").message.is_empty());
     }

@@ -3,6 +3,7 @@
 
 mod bridge;
 mod copy;
+mod known;
 mod link;
 mod machine;
 mod order;
@@ -11,6 +12,7 @@ mod run;
 mod sweep;
 
 use std::collections::HashMap;
+use std::ffi::CString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,14 +21,16 @@ use bgd_shared::id::TaskId;
 use bgd_shared::request::{Stdin, SubmitParams};
 use bgd_shared::text::{Env, OsText};
 
+use self::known::KnownRuns;
 use self::machine::Machine;
 use self::run::Run;
 use self::sweep::Origin;
 use super::context::Context;
+use super::elsewhere::places::{Elsewhere, Places};
 use super::elsewhere::{Kind, New, NotConfigured};
 use super::host::Host;
-use super::places::{Elsewhere, Places};
-use crate::core::{KnownRun, Placement, Spec, Work};
+use super::task_variables;
+use crate::core::{KnownRun, Placement, RunPlace, Spec, Work};
 use crate::remotes::{Remote, Remotes, Ssh};
 
 /// Machines that are reached through ssh.
@@ -39,6 +43,8 @@ pub struct Machines {
     is_durable: bool,
     /// The identity of this daemon on each served machine.
     origins: HashMap<Arc<str>, Arc<Origin>>,
+    /// The runs of all machines.
+    known: KnownRuns,
 }
 
 impl Machines {
@@ -52,11 +58,12 @@ impl Machines {
         run: (TaskId, u32),
         spec: &Spec,
         on: &Placement,
-        env: &Env,
+        (env, place): (&Env, &RunPlace),
         ssh: Option<&Ssh>,
     ) -> Result<SubmitParams, NotConfigured> {
         let (ssh, origin) = ssh.zip(self.origins.get(&on.name)).ok_or(NotConfigured)?;
-        Ok(params(run, spec, on, env, ssh, origin))
+        let variables = task_variables::variables(place, &self.context.folder);
+        Ok(params(run, spec, on, environment(on, env, ssh, &variables), ssh, origin))
     }
 }
 
@@ -68,7 +75,8 @@ impl Kind for Machines {
 
     fn new(elsewhere: &Elsewhere, host: &Host) -> Self {
         let Elsewhere { context, state, instance, is_durable, .. } = elsewhere.clone();
-        Self { context, host: host.clone(), state, instance, is_durable, origins: HashMap::new() }
+        let (host, origins, known) = (host.clone(), HashMap::new(), KnownRuns::default());
+        Self { context, host, state, instance, is_durable, origins, known }
     }
 
     fn settings(remote: &Remote) -> Option<(&Arc<str>, &Ssh)> {
@@ -98,21 +106,26 @@ impl Kind for Machines {
         self.origins.insert(Arc::clone(name), Arc::clone(&origin));
         let (ssh, context, host, is_durable) =
             (ssh.clone(), self.context.clone(), self.host.clone(), self.is_durable);
-        places.serve(name, |orders| Machine::new(ssh, origin, context, host, orders, is_durable).run(sweeps));
+        let known = self.known.clone();
+        places.serve(name, |orders| {
+            Machine::new(ssh, origin, context, host, orders, is_durable, known).run(sweeps)
+        });
     }
 
     fn run(&self, new: New<'_>, ssh: Option<&Ssh>) -> Result<Run, NotConfigured> {
         let New { task, number, spec, on, env, place } = new;
         let params = SubmitParams {
             priority: Some(place.priority).filter(|priority| *priority != 0),
-            ..self.params((task, number), spec, on, &env, ssh)?
+            ..self.params((task, number), spec, on, (&env, &place), ssh)?
         };
+        self.known.add(task, number);
         Ok(Run::new(number, Arc::clone(spec), params))
     }
 
     fn run_again(&self, known: &KnownRun, on: &Placement, ssh: Option<&Ssh>) -> Result<Run, NotConfigured> {
         let env = known.env.clone().unwrap_or_default();
-        let params = self.params((known.task, known.run), &known.spec, on, &env, ssh)?;
+        let params = self.params((known.task, known.run), &known.spec, on, (&env, &known.place), ssh)?;
+        self.known.add(known.task, known.run);
         Ok(Run::restore(Instant::now(), known, params))
     }
 
@@ -125,13 +138,26 @@ impl Kind for Machines {
     }
 }
 
+/// Returns the variables that are set for a run: those configured for the machine, those chosen for the task, and those
+/// that describe its place among the tasks of this daemon, except for paths on this machine.
+fn environment(on: &Placement, env: &Env, ssh: &Ssh, place: &[CString]) -> Env {
+    let is_chosen = |name: &str| on.chosen.env.iter().any(|chosen| chosen == name);
+    let configured = ssh.env.iter().filter(|(name, _)| !is_chosen(name));
+    let configured = configured.map(|(name, value)| (name.as_str().into(), value.as_str().into()));
+    let chosen = env.0.iter().filter(|(name, _)| is_chosen(name)).cloned();
+    let place = place.iter().filter_map(|variable| variable.to_str().ok()?.split_once('='));
+    let place = place.filter(|(name, _)| !task_variables::is_path(name));
+    let others = configured.chain(chosen).filter(|(name, _)| !task_variables::is_variable(name));
+    others.chain(place.map(|(name, value)| (name.into(), value.into()))).collect()
+}
+
 /// Returns the parameters for submitting a run. Folder, environment and file mode mask are those of `bgctl dial` on the
 /// machine, except for values chosen for the task or configured for the machine.
 fn params(
     (task, run): (TaskId, u32),
     spec: &Spec,
     on: &Placement,
-    env: &Env,
+    env: Env,
     ssh: &Ssh,
     origin: &Origin,
 ) -> SubmitParams {
@@ -140,10 +166,6 @@ fn params(
         Work::Shell(line) => (None, Some(line.clone())),
         Work::Agent(_) => (None, None),
     };
-    let is_chosen = |name: &str| on.chosen.env.iter().any(|chosen| chosen == name);
-    let configured = ssh.env.iter().filter(|(name, _)| !is_chosen(name));
-    let configured = configured.map(|(name, value)| (name.as_str().into(), value.as_str().into()));
-    let chosen = env.0.iter().filter(|(name, _)| is_chosen(name)).cloned();
     SubmitParams {
         argv,
         shell,
@@ -156,7 +178,7 @@ fn params(
         } else {
             ssh.folder.as_deref().map(Into::into)
         },
-        env: Some(configured.chain(chosen).collect()),
+        env: Some(env),
         stdin: spec.stdin.filter(|stdin| *stdin == Stdin::Pipe),
         split: spec.split,
         time_limit_ms: spec.time_limit_ms,

@@ -18,9 +18,9 @@ use tokio::time::timeout;
 use super::bridge::{self, Bridge};
 use super::run::Run;
 use crate::core::Control;
+use crate::exec::elsewhere::places;
 use crate::exec::executor::{Ask, Asked};
 use crate::exec::host::Host;
-use crate::exec::places;
 use crate::exec::silence::{self, Wait};
 use crate::remotes::Ssh;
 

@@ -1,6 +1,8 @@
 //! One run on another machine: its known state there, the orders for it, and the steps that follow from both. Pure: it
 //! makes no call and holds no connection, so that an interruption at any moment leaves nothing but this state.
 
+mod wanted;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +12,7 @@ use bgd_shared::order::{CancelReason, WaitingFor};
 use bgd_shared::request::{Stream, SubmitParams};
 use bgd_shared::task::{Exit, Status, Task};
 
+use self::wanted::{UnderWay, Wanted};
 use crate::core::{
     Cause, Conclusion, Control, Fact, KnownRun, KnownStop, PlaceFact, SpawnFailure, Spec, Verdict,
 };
@@ -87,10 +90,12 @@ pub struct Run {
     pub there: Option<TaskId>,
     /// Whether a call for it is pending; each run makes one at a time.
     pub is_busy: bool,
+    /// Whether it is noted here that it may exist, and where its output begins. Before that, it is not submitted.
+    is_prepared: bool,
     /// How it is to be ended, if it is.
     pub stop: Option<Stop>,
     /// The signal that the machine was ordered to end it with.
-    pub told: Option<i32>,
+    pub ordered: Option<i32>,
     /// The signal of such an order that may have been lost.
     sent: Option<i32>,
     /// Whether its end is no longer awaited, so that it only has to be ended on the machine.
@@ -102,13 +107,10 @@ pub struct Run {
     /// Whether it was taken up from an earlier daemon or program.
     pub is_taken_up: bool,
     submit: Option<Box<SubmitParams>>,
-    /// Whether it should be held, and its priority, as long as it has no id on the machine.
-    queued: (bool, i32),
-    /// Whether `queued` and `wants_pause` are still to be compared with the task's state on the machine.
-    is_to_compare: bool,
-    /// Whether its processes should be stopped, until that is compared.
-    wants_pause: Option<bool>,
-    /// The orders that came too late to be submitted with it.
+    /// What is to be compared with the task's next state on the machine.
+    wanted: Wanted,
+    under_way: UnderWay,
+    /// The orders that follow from that comparison.
     late: Vec<Control>,
     /// Whether a submit may have arrived without its answer being received.
     was_sent: bool,
@@ -139,17 +141,21 @@ impl Run {
             base: [0; 2],
             there: None,
             is_busy: false,
+            is_prepared: false,
             stop: None,
-            told: None,
+            ordered: None,
             sent: None,
             is_given_up: false,
             is_unknown: false,
             unwritten_losses: 0,
             is_taken_up: false,
-            queued: (false, submit.priority.unwrap_or_default()),
+            wanted: Wanted {
+                held: Some(false),
+                priority: Some(submit.priority.unwrap_or_default()),
+                paused: None,
+            },
+            under_way: UnderWay::default(),
             submit: Some(Box::new(submit)),
-            is_to_compare: true,
-            wants_pause: None,
             late: Vec::new(),
             was_sent: false,
             is_current: false,
@@ -180,9 +186,12 @@ impl Run {
             }),
             is_unknown: known.elsewhere.unknown.is_some(),
             is_taken_up: true,
-            queued: (known.is_held, known.place.priority),
+            wanted: Wanted {
+                held: Some(known.is_held),
+                priority: Some(known.place.priority),
+                paused: known.has_started.then_some(known.is_paused),
+            },
             submit: there.is_none().then(|| Box::new(submit.clone())),
-            wants_pause: known.has_started.then_some(known.is_paused),
             was_sent: true,
             stage: if known.has_started { Stage::Running } else { Stage::Waiting },
             is_ready: known.is_ready,
@@ -196,6 +205,7 @@ impl Run {
     /// Sets the offsets from which output is copied; the output of a new run begins there. `sizes` are those of the
     /// local files.
     pub fn prepared(&mut self, sizes: [u64; 2]) {
+        self.is_prepared = true;
         if !self.is_taken_up {
             self.base = sizes;
             return;
@@ -230,8 +240,11 @@ impl Run {
 
     /// Notes that the connection broke: calls got no answers, and the known state is outdated.
     pub fn cut(&mut self) {
-        (self.is_busy, self.is_current) = (false, false);
-        self.sent = self.told.take().or(self.sent);
+        // The preparation makes no call, and goes on.
+        self.is_busy &= !self.is_prepared;
+        self.is_current = false;
+        self.sent = self.ordered.take().or(self.sent);
+        self.wanted = self.wanted.then(self.under_way.lost());
         // A read may have been pending.
         self.bytes = 0;
     }
@@ -243,71 +256,63 @@ impl Run {
 
     /// Notes that it is to be ended. SIGKILL stays the last signal, and can only come sooner.
     pub fn stop_by(&mut self, Stop { signal, kill_at }: Stop) {
-        let (before, told) = (self.stop, self.told);
+        let (before, ordered) = (self.stop, self.ordered);
         let signal = before.map_or(signal, |stop| if stop.signal == SIGKILL { SIGKILL } else { signal });
         let is_sooner = before.is_some_and(|stop| kill_at < stop.kill_at);
         let kill_at = before.map_or(kill_at, |stop| stop.kill_at.min(kill_at));
         self.stop = Some(Stop { signal, kill_at });
         // The machine must be sent the shorter grace.
-        self.told = told.filter(|told| *told == SIGKILL || !is_sooner);
+        self.ordered = ordered.filter(|ordered| *ordered == SIGKILL || !is_sooner);
         self.sent = self.sent.filter(|_| !is_sooner);
     }
 
     /// Finds out whether a possibly lost order to end it has arrived, so that its processes get no second signal.
     fn note_ending(&mut self, task: &Task) {
-        if task.ending && self.told.is_none() {
+        if task.ending && self.ordered.is_none() {
             let signal = self.stop.map(|stop| stop.signal).filter(|signal| *signal != SIGKILL);
-            self.told = self.sent.filter(|sent| signal == Some(*sent));
+            self.ordered = self.sent.filter(|sent| signal == Some(*sent));
         }
     }
 
-    /// Accepts an order for a run that has no id yet. Returns whether the order is carried out with the submission, or
-    /// once the submission was answered.
+    /// Accepts an order for a run whose state on the machine is not known. Returns whether the order is carried out with
+    /// the submission, or once the state is known.
     pub const fn takes(&mut self, control: &Control) -> bool {
-        match control {
-            Control::Hold { held, .. } => self.queued.0 = *held,
-            Control::Priority { priority } => self.queued.1 = *priority,
-            Control::Pause if self.wants_pause.is_some() => self.wants_pause = Some(true),
-            Control::Continue if self.wants_pause.is_some() => self.wants_pause = Some(false),
-            Control::Signal { .. }
-            | Control::Pause
-            | Control::Continue
-            | Control::Answer { .. }
-            | Control::Detach { .. } => return false,
-        }
-        true
+        self.wanted.take(control)
     }
 
-    /// Reports whether it was taken up, and its state on the machine is not known yet.
-    pub const fn is_unseen(&self) -> bool {
-        self.is_taken_up && self.is_to_compare
+    /// Notes that an order for it was sent to the machine.
+    pub const fn ordered(&mut self, control: &Control) {
+        self.under_way.sent(control);
+    }
+
+    /// Notes that the machine has answered an order.
+    pub fn answered(&mut self) {
+        self.under_way.answered();
+    }
+
+    /// Reports whether it is on the machine, and its state there is to be requested: that shows what orders that were
+    /// given without a connection have left to do, so that a new one must not overtake them.
+    pub const fn is_outdated(&self) -> bool {
+        self.there.is_some() && !self.is_current
     }
 
     pub fn take_late(&mut self) -> Vec<Control> {
         std::mem::take(&mut self.late)
     }
 
-    /// Finds the orders that the received submission does not contain, or that a killed daemon left undone.
+    /// Finds the orders that the task does not reflect: the received submission does not contain them, a killed daemon
+    /// left them undone, or there was no connection.
     fn compare(&mut self, task: &Task) {
-        if !std::mem::take(&mut self.is_to_compare) {
+        let wanted = std::mem::take(&mut self.wanted);
+        if self.stop.is_some() || !task.status.is_active() {
             return;
         }
-        let wants_pause = self.wants_pause.take().filter(|wants| *wants != task.paused);
-        if let Some(wants_pause) = wants_pause.filter(|_| is_running(task.status) && self.stop.is_none()) {
+        let orders = wanted.orders(task);
+        if orders.iter().any(|order| matches!(order, Control::Pause | Control::Continue)) {
+            // What is shown here already is as it was ordered.
             self.is_paused = task.paused;
-            self.late.push(if wants_pause { Control::Pause } else { Control::Continue });
         }
-        let (held, priority) = self.queued;
-        let is_held = task.waiting.as_ref().is_some_and(|waiting| waiting.reason == WaitingFor::Held);
-        if !task.status.is_active() || self.stop.is_some() {
-            return;
-        }
-        if held && task.status != Status::Pending || task.status == Status::Pending && held != is_held {
-            self.late.push(Control::Hold { held, is_again: false });
-        }
-        if priority != task.priority {
-            self.late.push(Control::Priority { priority });
-        }
+        self.late.extend(orders);
     }
 
     /// Returns the next step; `None` if there is none, or a call is pending.
@@ -321,9 +326,8 @@ impl Run {
                 return Some(Step::Withdraw);
             }
             // If the run is to end, the submit only finds it by its key. If it never arrived, it must not start now.
-            let (is_wanted, priority) = self.queued;
-            let hold = is_wanted || self.stop.is_some();
-            let priority = Some(priority).filter(|priority| *priority != 0);
+            let hold = self.wanted.held == Some(true) || self.stop.is_some();
+            let priority = self.wanted.priority.filter(|priority| *priority != 0);
             self.was_sent = true;
             return self
                 .submit
@@ -453,10 +457,6 @@ impl Run {
 /// Returns the key that ensures that a run is submitted only once, and by which it is found again.
 pub fn key_of(task: TaskId, run: u32) -> String {
     format!("{task}:{run}")
-}
-
-const fn is_running(status: Status) -> bool {
-    matches!(status, Status::Running | Status::Resumed)
 }
 
 /// Describes in a few words why a task waits on its machine.

@@ -19,6 +19,7 @@ use bgd_shared::request::{
 use bgd_shared::task::Task;
 
 use super::bridge::Bridge;
+use crate::exec::task_variables::DAEMON_TAG;
 use crate::os::files::{private_folder, remove_if_there};
 
 /// A number higher than that of any notice, which every JSON reader accepts exactly.
@@ -60,7 +61,7 @@ impl Origin {
     /// as a whole, and `state` its state folder.
     pub fn new(state: &Path, socket: &Path, instance: &str, executor: &str) -> Self {
         let machine = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let tag = format!("bgd:{}:{}", machine.trim(), socket.display());
+        let tag = format!("{DAEMON_TAG}{}:{}", machine.trim(), socket.display());
         // A socket's path fits into a file name: it has at most 107 bytes.
         let name = format!("{executor}@{}", socket.to_string_lossy().replace('/', "+"));
         let note = state.join("executors").join(name);
@@ -224,7 +225,7 @@ pub fn unknown(state: &Path, socket: &Path, is_known: impl Fn(&str) -> bool) -> 
 
 /// Returns the parent session of an instance's tasks. Instances have random names, so no other daemon has it.
 fn session_of(instance: &str) -> String {
-    format!("bgd:{instance}")
+    format!("{DAEMON_TAG}{instance}")
 }
 
 /// Ends the tasks that earlier instances of this daemon have left on a machine.
@@ -247,10 +248,12 @@ pub async fn end_earlier(bridge: &Bridge, origin: &Origin) -> Result<(), ClientE
 
 /// Returns the error unless it is a refusal by the machine's daemon that would be repeated.
 pub fn unless_refused(error: ClientError) -> Result<(), ClientError> {
-    match error.kind() {
-        None | Some(ErrorKind::ShuttingDown | ErrorKind::TooManyRequests) => Err(error),
-        Some(_) => Ok(()),
-    }
+    if is_passing(error.kind()) { Err(error) } else { Ok(()) }
+}
+
+/// Reports whether a call that failed with this kind of error may succeed later; `None` if it got no answer.
+pub const fn is_passing(kind: Option<ErrorKind>) -> bool {
+    matches!(kind, None | Some(ErrorKind::ShuttingDown | ErrorKind::TooManyRequests))
 }
 
 /// Acknowledges the machine's notices of ended tasks, which this daemon reports itself. No other client does so.

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bgd_shared::id::TaskId;
-use tokio::sync::oneshot;
 
 use super::commands::{self, Argv};
 use super::job::JobId;
 use super::pace::SPACING;
 use crate::core::Control;
+use crate::exec::executor::DoneSender;
 use crate::exec::host::SIGKILL;
 
 /// The maximum age of an answer that still proves the ownership of a job. No controller is reset and assigns the same
@@ -81,7 +81,7 @@ pub struct JobAction {
     /// Whether Slurm itself must check the job's name.
     pub by_name: bool,
     /// Dropped when the order is done.
-    pub done: Option<oneshot::Sender<()>>,
+    pub done: Option<DoneSender>,
 }
 
 /// The orders that are not carried out yet.

@@ -9,8 +9,8 @@ use super::origin::Origin;
 use super::program::Programs;
 use super::tools::Tools;
 use crate::exec::context::Context;
+use crate::exec::elsewhere::places::Elsewhere;
 use crate::exec::host::Host;
-use crate::exec::places::Elsewhere;
 use crate::remotes::Slurm;
 
 /// Clusters with Slurm.

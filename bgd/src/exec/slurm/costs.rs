@@ -9,7 +9,7 @@ use bgd_shared::id::TaskId;
 
 use super::commands::RECORDS;
 use super::job::JobId;
-use crate::exec::due::Due;
+use crate::exec::elsewhere::due::Due;
 
 /// The time from the end of a job to the first query. The time to each further query is twice as long.
 const FIRST: Duration = Duration::from_secs(2);

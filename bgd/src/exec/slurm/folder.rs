@@ -133,8 +133,8 @@ impl WorkFolder {
         }
     }
 
-    /// Reads notes that are not in `seen`, at most [`NOTES`], and adds their names to it. There are none if the folder
-    /// does not exist.
+    /// Reads notes that are not in `seen`, at most [`NOTES`], and adds their names to it; removes those of notes that are
+    /// gone. There are none if the folder does not exist.
     ///
     /// # Errors
     /// An error of the system. Then nothing was read.
@@ -143,13 +143,12 @@ impl WorkFolder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Scan::default()),
             other => other?,
         };
-        let mut names = Vec::new();
+        let mut names = HashSet::with_capacity(seen.len());
         for entry in entries {
-            let Ok(name) = entry?.file_name().into_string() else { continue };
-            if !seen.contains(&name) && Noted::parse(&name).is_some() {
-                names.push(name);
-            }
+            names.extend(entry?.file_name().into_string().ok());
         }
+        seen.retain(|name| names.contains(name));
+        names.retain(|name| !seen.contains(name) && Noted::parse(name).is_some());
         let mut scan = Scan::default();
         for name in names {
             if scan.notes.len() >= NOTES {
@@ -244,6 +243,9 @@ mod tests {
         assert!(folder.scan(&mut seen).unwrap().notes.is_empty());
         folder.remove_job("k", 0, 0);
         assert_eq!(fs::read_dir(folder.notes()).unwrap().count(), 2);
+        assert_eq!(seen.len(), 2);
+        assert!(folder.scan(&mut seen).unwrap().notes.is_empty());
+        assert!(seen.is_empty(), "their names need no room");
         folder.remove().unwrap();
         folder.remove().unwrap();
     }

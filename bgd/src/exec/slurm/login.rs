@@ -17,7 +17,8 @@ use bgd_shared::task::Exit;
 use bgd_shared::text::OsText;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::sync::{Mutex, Notify, Semaphore};
 
 use super::error::{self, CommandError};
 use super::pipe;
@@ -25,8 +26,11 @@ use super::remote_scripts::Script;
 use crate::exec::host::{self, Host, Launch, Leased};
 use crate::remotes::Shell;
 
-/// How long a script may run.
+/// How long a session may be silent while a script is sent, runs and prints.
 const DEADLINE: Duration = Duration::from_secs(30);
+
+/// How long a script may take in all, over a slow connection.
+const LONGEST: Duration = Duration::from_mins(10);
 
 /// The maximum number of concurrent sessions. By default, a server allows 10, one of which is the connection's own.
 const SESSIONS: usize = 4;
@@ -128,9 +132,13 @@ impl Login {
                 return Err(trouble);
             }
         };
-        let ran = tokio::time::timeout(DEADLINE, self.finish(session, script, output, limit)).await;
-        let late = || format!("{} did not answer within {} s", self.host(), DEADLINE.as_secs());
-        ran.unwrap_or_else(|_| Err(CommandError::Unanswered(late())))
+        let ran = tokio::time::timeout(LONGEST, self.finish(session, script, output, limit)).await;
+        ran.unwrap_or_else(|_| Err(self.unanswered(LONGEST)))
+    }
+
+    fn unanswered(&self, within: Duration) -> CommandError {
+        let (host, seconds) = (self.host(), within.as_secs());
+        CommandError::Unanswered(format!("{host} did not answer within {seconds} s"))
     }
 
     /// Drops a connection that provided no session.
@@ -225,14 +233,14 @@ impl Login {
         let said = String::from_utf8_lossy(&said);
         let refusal = refusal(&said);
         let said = error::message(&said);
-        let host = self.host();
+        let (host, ssh) = (self.host(), &self.shell.ssh);
         match exit {
             Ok(Exit::Code(CUT)) if let Some(why) = refusal => CommandError::NoAccess(format!(
-                "ssh can't log in to {host}: {why}; `ssh {host} true` must work"
+                "ssh can't log in to {host}: {why}; `{ssh} {host} true` must work"
             )),
             Ok(Exit::Code(code)) if code != CUT => {
                 let what = if said.is_empty() { "the shell there does not run commands" } else { &*said };
-                CommandError::NoAccess(format!("{what}; `ssh {host} true` must work"))
+                CommandError::NoAccess(format!("{what}; `{ssh} {host} true` must work"))
             }
             Ok(Exit::Code(_)) if !said.is_empty() => {
                 CommandError::Unreachable(format!("ssh can't reach {host}: {said}"))
@@ -257,6 +265,7 @@ impl Login {
                 Interrupted::TooLong => {
                     CommandError::Refused(format!("{} prints more than {limit} bytes", self.host()))
                 }
+                Interrupted::Silent => self.unanswered(DEADLINE),
                 Interrupted::Io(error) => broken(error.to_string()),
             })?;
         let errors = String::from_utf8_lossy(&errors).into_owned();
@@ -264,7 +273,8 @@ impl Login {
             Some((_, own)) => own.to_owned(),
             None => errors,
         };
-        match process.0.exited().await {
+        let exited = tokio::time::timeout(DEADLINE, process.0.exited()).await;
+        match exited.map_err(|_| self.unanswered(DEADLINE))? {
             Exit::Code(code) if code != CUT => {
                 // A script that did not arrive has not run, and the shell's exit code shows that.
                 sent.map_err(|error| broken(error.to_string()))?;
@@ -322,11 +332,14 @@ struct Exchanged {
 enum Interrupted {
     /// More than the limit was printed.
     TooLong,
+    /// Nothing moved for the deadline.
+    Silent,
     Io(io::Error),
 }
 
 /// Sends a script, and appends what it prints to `output` until both of its streams end, at most `limit` bytes in all.
-/// Stops at once when that limit is exceeded: the script would block until the rest is read.
+/// Stops at once when that limit is exceeded: the script would block until the rest is read. Gives up when nothing has
+/// moved for [`DEADLINE`]; a slow connection is no silence.
 async fn exchange(
     streams: UnixStream,
     errors: OwnedFd,
@@ -334,20 +347,43 @@ async fn exchange(
     mut output: Vec<u8>,
     limit: u64,
 ) -> Result<Exchanged, Interrupted> {
-    let (reader, mut writer) = streams.into_split();
+    let (mut reader, mut writer) = streams.into_split();
+    let moved = Notify::new();
     let sending = async {
-        let sent = writer.write_all(script).await;
+        let sent = send(&mut writer, script, &moved).await;
         // The end of the input lets the script begin.
         Ok(sent.and(writer.shutdown().await))
     };
     let receive = async {
-        let mut limited = reader.take(limit.saturating_add(1));
-        limited.read_to_end(&mut output).await.map_err(Interrupted::Io)?;
-        if output.len() as u64 > limit { Err(Interrupted::TooLong) } else { Ok(()) }
+        while reader.read_buf(&mut output).await.map_err(Interrupted::Io)? > 0 {
+            moved.notify_one();
+            if output.len() as u64 > limit {
+                return Err(Interrupted::TooLong);
+            }
+        }
+        Ok(())
     };
     let complain = async { pipe::read(errors, ERROR_BYTES).await.map_err(Interrupted::Io) };
-    let (sent, (), errors) = tokio::try_join!(sending, receive, complain)?;
+    let exchanging = async { tokio::try_join!(sending, receive, complain) };
+    let silence = async { while tokio::time::timeout(DEADLINE, moved.notified()).await.is_ok() {} };
+    let (sent, (), errors) = tokio::select! {
+        exchanged = exchanging => exchanged?,
+        () = silence => return Err(Interrupted::Silent),
+    };
     Ok(Exchanged { sent, output, errors })
+}
+
+/// Sends all bytes, and notifies `moved` whenever some were accepted.
+async fn send(writer: &mut OwnedWriteHalf, mut bytes: &[u8], moved: &Notify) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let count = writer.write(bytes).await?;
+        if count == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        bytes = &bytes[count..];
+        moved.notify_one();
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -406,6 +442,22 @@ mod tests {
         // It is still there, and can't print the rest.
         assert!(printing.await.unwrap().is_err());
         drop(open);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn r146_slow_session_is_not_silent() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (errors, open) = nix::unistd::pipe2(nix::fcntl::OFlag::O_NONBLOCK).unwrap();
+        let printing = tokio::spawn(async move {
+            for _ in 0..5 {
+                tokio::time::sleep(DEADLINE * 2 / 3).await;
+                theirs.write_all(b"part").await.unwrap();
+            }
+            (theirs, open)
+        });
+        let why = exchange(ours, errors, b"script", Vec::new(), 1000).await.err();
+        assert!(matches!(why, Some(Interrupted::Silent)), "{why:?}");
+        assert!(printing.is_finished(), "all of it was waited for");
     }
 
     #[tokio::test]

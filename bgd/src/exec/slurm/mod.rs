@@ -38,9 +38,9 @@ use std::time::Instant;
 use self::cluster::Cluster;
 pub use self::clusters::Clusters;
 use self::run::{Job, Run};
+use super::elsewhere::places::{Elsewhere, Order, Places};
 use super::elsewhere::{Kind, New, NotConfigured};
 use super::host::Host;
-use super::places::{Elsewhere, Order, Places};
 use crate::core::{KnownRun, Placement};
 use crate::remotes::{Remote, Remotes, Slurm};
 

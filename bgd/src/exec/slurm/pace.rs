@@ -39,7 +39,7 @@ impl PollSchedule {
     }
 
     /// Notes that the cluster's state is needed at once, for instance because a job has noted its end.
-    pub fn hurry(&mut self, now: Instant) {
+    pub fn ask_now(&mut self, now: Instant) {
         self.wait = SOON;
         self.ask_by(now);
     }
@@ -122,20 +122,20 @@ mod tests {
         pace.asks(now + SOON);
         pace.answered(now + SOON, true, false);
         assert_eq!(pace.due(), None);
-        pace.hurry(now);
+        pace.ask_now(now);
         pace.rests();
         assert_eq!(pace.due(), None);
     }
 
     #[test]
-    fn r149_hurry_advances_the_next_query_within_the_minimum_spacing() {
+    fn r149_urgent_query_comes_sooner_within_the_minimum_spacing() {
         let now = Instant::now();
         let mut pace = PollSchedule::default();
         pace.moved(now);
-        pace.hurry(now);
+        pace.ask_now(now);
         assert_eq!(wait(&pace, now), Duration::ZERO);
         pace.asks(now);
-        pace.hurry(now);
+        pace.ask_now(now);
         pace.answered(now, false, true);
         assert_eq!(wait(&pace, now), SPACING);
         pace.moved(now + SPACING);

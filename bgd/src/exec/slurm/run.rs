@@ -85,7 +85,7 @@ pub struct Run {
     /// The signal to end it with; `None` if it is not to be ended.
     pub stop: Option<i32>,
     /// The signal that the cluster was asked to end it with.
-    pub told: Option<i32>,
+    pub ordered: Option<i32>,
     /// Whether to submit it held. Unused once it has an id.
     pub hold: bool,
     /// Its priority, -100 to 100. Unused once it has an id.
@@ -115,6 +115,10 @@ pub struct Run {
     running: Option<Instant>,
     /// How often it was put back into the queue.
     restarts: u32,
+    /// Whether a note of its current start was read, by this daemon or the previous one.
+    has_start_note: bool,
+    /// When it started, according to the note that the previous daemon has read.
+    known_start: Option<Timestamp>,
     noted: Option<NotedEnd>,
     ended: Option<Ended>,
     /// Its last state reported by the cluster.
@@ -174,7 +178,7 @@ impl Run {
             place: None,
             id: None,
             stop: None,
-            told: None,
+            ordered: None,
             hold: false,
             is_given_up: false,
             is_aside: false,
@@ -188,6 +192,8 @@ impl Run {
             accepted: None,
             running: None,
             restarts: 0,
+            has_start_note: false,
+            known_start: None,
             noted: None,
             ended: None,
             standing: None,
@@ -226,6 +232,8 @@ impl Run {
             accepted: id.map(|_| now),
             running: known.has_started.then_some(now),
             restarts: elsewhere.requeued,
+            has_start_note: known.has_started && elsewhere.started.is_some(),
+            known_start: elsewhere.started.filter(|_| known.has_started),
             reason: elsewhere.reason.clone(),
             is_stopped: known.is_paused,
             ..Self::new(known.run, job)
@@ -325,10 +333,14 @@ impl Run {
             return Vec::new();
         }
         let mut facts = Vec::new();
-        if restarts > self.restarts && self.running.is_some() {
+        // The cluster also counts launches that failed before the script ran: those are not known here, and left no note.
+        // The previous daemon has read the note of its start, which may be read again, or may not.
+        let is_known = self.known_start.is_some() && (kind != NoteKind::Start || at == self.known_start);
+        if restarts > self.restarts && self.running.is_some() && self.has_start_note && !is_known {
             facts.push(self.requeue("it was put back into the queue"));
         }
         self.restarts = restarts;
+        self.has_start_note |= kind == NoteKind::Start;
         let words = || String::from_utf8_lossy(text).trim().into();
         let end = match kind {
             NoteKind::Start => None,
@@ -360,7 +372,7 @@ impl Run {
         let (count, known) = &mut self.refused_ends;
         let pause = END_AGAIN * (1 << (*count).min(END_AGAIN_DOUBLINGS));
         *count = count.saturating_add(1);
-        self.told = None;
+        self.ordered = None;
         let is_news = **known != *why;
         if is_news {
             *known = why.into();
@@ -395,9 +407,9 @@ impl Run {
 
     /// Notes that it is in the queue again.
     fn requeue(&mut self, reason: &str) -> Fact {
-        (self.running, self.noted, self.ended) = (None, None, None);
+        (self.running, self.known_start, self.noted, self.ended) = (None, None, None, None);
         (self.preempted, self.standing) = (0, None);
-        (self.is_stopped, self.was_asked) = (false, false);
+        (self.is_stopped, self.was_asked, self.has_start_note) = (false, false, false);
         self.restarts = self.restarts.saturating_add(1);
         self.reason = Some(reason.into());
         Fact::Elsewhere(PlaceFact::Requeued { reason: reason.into() })

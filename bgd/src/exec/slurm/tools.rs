@@ -11,7 +11,7 @@ use super::run::Job;
 use super::script::{self, Command};
 use crate::core::Work;
 use crate::exec::context::Context;
-use crate::exec::members::{INSTANCE_MARK, TASK_MARK};
+use crate::exec::processes::members::{INSTANCE_MARK, TASK_MARK};
 use crate::exec::task_variables;
 
 /// The resources of all work for a cluster.

@@ -19,15 +19,15 @@ pub struct Before(oneshot::Receiver<Outcome>);
 #[derive(Debug)]
 pub struct SubmitTurn {
     before: Option<Before>,
-    tell: oneshot::Sender<Outcome>,
+    done: oneshot::Sender<Outcome>,
 }
 
 impl SubmitTurn {
     /// Creates the turn after the previous one, if there was one. Returns the outcome that the next turn waits for as
     /// well.
     pub fn after(before: Option<Before>) -> (Self, Before) {
-        let (tell, outcome) = oneshot::channel();
-        (Self { before, tell }, Before(outcome))
+        let (done, outcome) = oneshot::channel();
+        (Self { before, done }, Before(outcome))
     }
 
     /// Waits until it is this submission's turn. Returns `false` if the previous one is repeated first.
@@ -42,7 +42,7 @@ impl SubmitTurn {
     /// Notifies the next submission of this one's outcome.
     pub fn end(self, outcome: Outcome) {
         // There may be no next one.
-        let _ = self.tell.send(outcome);
+        let _ = self.done.send(outcome);
     }
 }
 

@@ -11,14 +11,14 @@ use nix::errno::Errno;
 use super::{Common, InTerminal, Open, announce_to, c_string, describe_error, explain};
 use crate::core::SpawnFailure;
 use crate::exec::left::StartingIn;
-use crate::exec::members::TASK_MARK;
 use crate::exec::messages::NewTerminal;
-use crate::exec::pty::Pty;
+use crate::exec::processes::members::TASK_MARK;
 use crate::exec::terminal::launch::{Announcing, LaunchError, LaunchedJob, Leader, LeaderPlan};
 use crate::exec::terminal::order::JobOrder;
-use crate::keeper::client::Socket;
+use crate::keeper::socket::Socket;
 use crate::os::descriptors;
 use crate::os::pidfd::PidFd;
+use crate::os::pty::Pty;
 use crate::os::spawn::{ChildStack, Spawned};
 
 /// A terminal in which a process has started, without the output file.

@@ -18,7 +18,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 
 use super::leader;
 use super::order::{ANSWER_BYTES, JobOrder, read_answer};
-use crate::exec::members::Stat;
+use crate::exec::processes::members::Stat;
 use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
 use crate::os::spawn::{ChildStack, JobControl, Plan, SpawnError, Spawned, Stage, spawn};
 

@@ -29,10 +29,10 @@ use nix::unistd::Pid;
 use rustix::io::fcntl_dupfd_cloexec;
 
 use super::order::{self, CONTINUED, HEAD_BYTES, JobOrder, STOPPED, UNKNOWN};
-use crate::exec::members::{self, Stat};
+use crate::exec::processes::members::{self, Stat};
 use crate::keeper::PID_AT;
 use crate::os::mirror;
-use crate::os::pidfd::Change;
+use crate::os::pidfd::{Change, SIGCONT};
 use crate::os::spawn::{Announce, ChildStack, JobControl, NOT_EXECUTED, Plan, SpawnError, Spawned, spawn};
 
 /// The first argument that makes a process a leader.
@@ -42,7 +42,6 @@ pub const ARGUMENT: &str = "--terminal-leader";
 const RESET_SIGNALS: &[i32] = &[libc::SIGPIPE];
 
 const SIGHUP: i32 = libc::SIGHUP;
-const SIGCONT: i32 = libc::SIGCONT;
 
 /// Runs a leader. Its standard input is a socket to the daemon, its standard output the terminal; its standard error is
 /// not read.

@@ -106,8 +106,8 @@ impl Terminal {
 
     /// Returns a receiver that resolves once the job has stopped; at once if it is stopped now.
     pub fn once_stopped(&self) -> oneshot::Receiver<()> {
-        let (tell, stopped) = oneshot::channel();
-        self.order(Order::AwaitStop(tell));
+        let (done, stopped) = oneshot::channel();
+        self.order(Order::AwaitStop(done));
         stopped
     }
 
@@ -123,9 +123,9 @@ impl Terminal {
     /// # Errors
     /// The terminal is closed, or no descriptor is left.
     pub async fn copies(&self) -> io::Result<Copies> {
-        let (tell, told) = oneshot::channel();
-        self.order(Order::Copy(tell));
-        told.await.unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
+        let (done, result) = oneshot::channel();
+        self.order(Order::Copy(done));
+        result.await.unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
     }
 
     /// Waits until all output written so far is saved and on its way to the viewers. Returns the reason why the leader

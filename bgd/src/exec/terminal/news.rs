@@ -52,7 +52,7 @@ mod tests {
     proptest! {
         #[test]
         fn text_cut_anywhere_stays_valid_utf8(text: String, cuts in prop::collection::vec(1_usize..9, 1..50)) {
-            let (mut told, mut held) = (String::new(), Vec::new());
+            let (mut sent, mut held) = (String::new(), Vec::new());
             let mut rest = text.as_bytes();
             for cut in cuts.iter().cycle() {
                 if rest.is_empty() {
@@ -61,11 +61,11 @@ mod tests {
                 let (part, tail) = rest.split_at(rest.len().min(*cut));
                 held.extend_from_slice(part);
                 let whole = whole_characters(&held);
-                told.push_str(std::str::from_utf8(&held[..whole]).expect("whole characters"));
+                sent.push_str(std::str::from_utf8(&held[..whole]).expect("whole characters"));
                 held.drain(..whole);
                 rest = tail;
             }
-            prop_assert_eq!(told, text);
+            prop_assert_eq!(sent, text);
         }
 
         #[test]

@@ -7,7 +7,7 @@ use bgd_shared::request::TerminalSize;
 
 use super::still::Before;
 use super::viewers::Viewer;
-use crate::exec::loss::Loss;
+use crate::exec::output::loss::Loss;
 
 /// A terminal to follow.
 #[derive(Debug)]

@@ -20,8 +20,8 @@ use super::order::{CONTINUED, STOPPED, UNKNOWN};
 use super::screen::Screen;
 use super::still::{Before, Copies, KeepStill, SessionState, Still, WriteState};
 use super::viewers::{Viewer, Viewers};
-use crate::exec::loss::Loss;
-use crate::exec::pty::set_size;
+use crate::exec::output::loss::Loss;
+use crate::os::pty::set_size;
 use crate::os::watch;
 
 /// A command to a session.
@@ -80,7 +80,9 @@ pub struct Session {
     screen: Screen,
     viewers: Viewers,
     /// The offset in the output up to which it was sent to viewers.
-    told: u64,
+    sent_bytes: u64,
+    /// The offset in the output at which the terminal was opened.
+    began_at: u64,
     /// The beginning of a character, not sent yet.
     held: Vec<u8>,
     buffer: Rc<RefCell<Box<[u8]>>>,
@@ -104,6 +106,9 @@ impl Session {
         if let Some(owner) = owner {
             viewers.add(owner, true);
         }
+        let file = File::from(output);
+        // Earlier attempts of the task have written to the same file.
+        let began_at = file.metadata().map_or(0, |metadata| metadata.len());
         let mut session = Self {
             task,
             master: watch::both(master)?,
@@ -114,10 +119,11 @@ impl Session {
             stop_waiter: None,
             orders,
             writes: VecDeque::new(),
-            output: Output { task, file: output.into(), is_losing: false, loss },
+            output: Output { task, file, is_losing: false, loss },
             screen: Screen::new(size),
             viewers,
-            told: 0,
+            sent_bytes: began_at,
+            began_at,
             held: Vec::new(),
             buffer,
             is_at_end: false,
@@ -138,7 +144,7 @@ impl Session {
             tokio::select! {
                 biased;
                 order = self.orders.recv() => match order {
-                    Some(order) => self.obey(order).await,
+                    Some(order) => self.handle_order(order).await,
                     None => return,
                 },
                 () = readable(self.leader_news.as_ref()) => self.read_leader_reports(),
@@ -177,7 +183,7 @@ impl Session {
         tracing::error!(task = %self.task, %error, "a terminal can't be followed; it is closed");
     }
 
-    async fn obey(&mut self, order: Order) {
+    async fn handle_order(&mut self, order: Order) {
         match order {
             Order::Attach(viewer) => self.viewers.add(viewer, false),
             Order::DrawAgain { client, size } => {
@@ -203,7 +209,7 @@ impl Session {
                 return;
             }
             Order::KeepStill(order) => return self.keep_still(order).await,
-            Order::Copy(tell) => return drop(tell.send(self.copies())),
+            Order::Copy(done) => return drop(done.send(self.copies())),
             Order::AwaitStop(waiter) => {
                 self.stop_waiter = Some(waiter);
                 return self.tell_stop_waiter();
@@ -259,8 +265,8 @@ impl Session {
         if bytes.is_empty() {
             return;
         }
-        let (task, offset, modes) = (self.task, self.told, self.screen.modes());
-        self.told += bytes.len() as u64;
+        let (task, offset, modes) = (self.task, self.sent_bytes, self.screen.modes());
+        self.sent_bytes += bytes.len() as u64;
         self.viewers.tell(modes, self.screen.is_main_blank(), |have_changed| {
             news::output(task, offset, bytes.to_vec(), false, have_changed.then(|| modes.restore()))
         });
@@ -276,7 +282,7 @@ impl Session {
     /// Draws the screen for viewers that lack it: those that have read everything sent before, or if it `is_last`, all.
     async fn draw(&mut self, is_last: bool) {
         self.parse().await;
-        let Self { task, screen, viewers, told, .. } = self;
+        let Self { task, screen, viewers, sent_bytes, .. } = self;
         let modes = screen.modes().clone();
         let rows = screen.size().rows;
         viewers.catch_up(&modes, is_last, |theirs, their_rows| {
@@ -287,7 +293,7 @@ impl Session {
             }
             // A title may end in an incomplete character, which will be sent as a whole.
             bytes.truncate(news::whole_characters(&bytes));
-            news::output(*task, *told, bytes, true, Some(modes.restore()))
+            news::output(*task, *sent_bytes, bytes, true, Some(modes.restore()))
         });
     }
 
@@ -364,6 +370,7 @@ impl Session {
             slave: self.slave.as_ref().map(OwnedFd::try_clone).transpose()?,
             leader_news: self.leader_news.as_ref().map(|news| news.get_ref().try_clone()).transpose()?,
             output: self.output.file.try_clone()?.into(),
+            began_at: self.began_at,
         })
     }
 
@@ -382,7 +389,8 @@ impl Session {
             output: Output { task: _, file, is_losing, loss: _ },
             screen,
             viewers,
-            told,
+            sent_bytes,
+            began_at,
             held,
             buffer: _,
             is_at_end,
@@ -401,7 +409,8 @@ impl Session {
                 is_losing: *is_losing,
                 screen: screen.state(),
                 viewers: viewers.state(),
-                told: *told,
+                sent_bytes: *sent_bytes,
+                began_at: *began_at,
                 held: held.clone(),
                 is_at_end: *is_at_end,
             },
@@ -422,7 +431,8 @@ impl Session {
             is_losing,
             screen,
             viewers: _,
-            told,
+            sent_bytes,
+            began_at,
             held,
             is_at_end,
         } = state;
@@ -432,7 +442,8 @@ impl Session {
         for (viewer, state) in viewers {
             self.viewers.add_restored(viewer, state);
         }
-        (self.told, self.held, self.is_at_end) = (told, held, is_at_end);
+        (self.sent_bytes, self.began_at) = (sent_bytes, began_at);
+        (self.held, self.is_at_end) = (held, is_at_end);
     }
 }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::screen::{Screen, ScreenState};
 use super::viewers::{Viewer, ViewerState};
 use crate::carry::{self, CarriedFds, Fd};
-use crate::exec::hold;
+use crate::exec::threads::hold;
 
 /// How many bytes a screen accepts at once.
 const PART: usize = 64 * 1024;
@@ -72,7 +72,11 @@ pub struct SessionState {
     pub(super) is_losing: bool,
     pub(super) screen: ScreenState,
     pub viewers: Vec<ViewerState>,
-    pub(super) told: u64,
+    #[serde(rename = "told")]
+    pub(super) sent_bytes: u64,
+    /// The offset in the output at which the terminal was opened: an earlier attempt had another terminal.
+    #[serde(default)]
+    pub(super) began_at: u64,
     #[serde(with = "carry::bytes")]
     pub(super) held: Vec<u8>,
     pub(super) is_at_end: bool,
@@ -114,20 +118,28 @@ pub struct Copies {
     pub slave: Option<OwnedFd>,
     pub leader_news: Option<OwnedFd>,
     pub output: OwnedFd,
+    /// The offset in the output at which the terminal was opened.
+    pub began_at: u64,
 }
 
 impl FollowedState {
-    /// Creates the state of a terminal that was just opened, with the names of its descriptors: master, slave, the
-    /// leader's socket, and the output file.
-    pub fn of_new(size: TerminalSize, master: Fd, sides: [Option<Fd>; 2], output: Fd) -> Self {
+    /// Creates the state of a terminal that was just opened, when its output had `began_at` bytes, with the names of its
+    /// descriptors: master, slave, the leader's socket, and the output file.
+    pub fn of_new(size: TerminalSize, began_at: u64, master: Fd, sides: [Option<Fd>; 2], output: Fd) -> Self {
         let [slave, leader_news] = sides;
-        Self { session: SessionState::after(size, &[], 0), master, slave, leader_news, output }
+        let session = SessionState::after(size, &[], began_at, began_at);
+        Self { session, master, slave, leader_news, output }
     }
 
-    /// Restores the session from the recorded output: with the kernel's size, the screen that `shown` draws, and `told`
-    /// bytes already shown.
-    pub fn restore(&mut self, size: TerminalSize, shown: &[u8], told: u64) {
-        self.session = SessionState::after(size, shown, told);
+    /// Returns the offset in the output at which the terminal was opened.
+    pub fn began_at(&self) -> u64 {
+        self.session.began_at
+    }
+
+    /// Restores the session from the recorded output: with the kernel's size, the screen that `shown` draws, and
+    /// `sent_bytes` already shown.
+    pub fn restore(&mut self, size: TerminalSize, shown: &[u8], sent_bytes: u64) {
+        self.session = SessionState::after(size, shown, sent_bytes, self.session.began_at);
     }
 
     /// Returns the names of its master and its output file.
@@ -152,7 +164,7 @@ impl FollowedState {
 }
 
 impl SessionState {
-    fn after(size: TerminalSize, shown: &[u8], told: u64) -> Self {
+    fn after(size: TerminalSize, shown: &[u8], sent_bytes: u64, began_at: u64) -> Self {
         let mut screen = Screen::new(size);
         for part in shown.chunks(PART) {
             screen.take(part);
@@ -168,7 +180,8 @@ impl SessionState {
             is_losing: false,
             screen: screen.state(),
             viewers: Vec::new(),
-            told,
+            sent_bytes,
+            began_at,
             held: Vec::new(),
             is_at_end: false,
         }

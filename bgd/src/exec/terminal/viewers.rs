@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use super::modes::Modes;
 use crate::client::Client;
 
-/// A door that the dispatcher closes: from that moment on, nothing more is sent to the viewer behind it.
+/// A gate that the dispatcher closes: from that moment on, nothing more is sent to the viewer behind it.
 #[derive(Clone, Debug)]
-pub struct Door(Arc<Mutex<bool>>);
+pub struct Gate(Arc<Mutex<bool>>);
 
-impl Door {
+impl Gate {
     pub fn open() -> Self {
         Self(Arc::new(Mutex::new(true)))
     }
@@ -37,7 +37,7 @@ impl Door {
 pub struct Viewer {
     pub client: Arc<Client>,
     /// Closed when the client leaves.
-    pub door: Door,
+    pub gate: Gate,
     /// The size of the client's own terminal, if it sent one.
     pub size: Option<TerminalSize>,
     /// Whether the client receives every byte, however slowly it reads.
@@ -55,12 +55,44 @@ struct Shown {
     lacks_main: bool,
     /// Whether it must be notified that the job has stopped.
     stop_pending: bool,
+    rest: Rest,
+}
+
+/// Whether a viewer has stopped together with the job, as `bgctl` does on Ctrl-Z.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Rest {
+    /// It has not, as far as is known.
+    #[default]
+    No,
+    /// It was notified that the job has stopped, after this many of its requests.
+    Notified(u64),
+    /// Then the job was continued, although the viewer had sent no further request.
+    LeftBehind(u64),
 }
 
 impl Shown {
-    /// Reports whether it can be sent the screen that it lacks.
+    /// Reports whether it is sent every byte, so that the terminal waits for it. Its owner is not while it has stopped
+    /// with the job and somebody else continued the job: nothing would ever make it read.
+    fn gets_all(&self) -> bool {
+        self.viewer.is_owner && self.rest != Rest::LeftBehind(self.viewer.client.requests())
+    }
+
+    /// Reports whether it can be sent the screen that it lacks. It then gets every byte if it is an owner, which must
+    /// miss nothing until then.
     fn is_due(&self) -> bool {
-        self.is_behind && self.viewer.client.has_caught_up()
+        let client = &self.viewer.client;
+        self.is_behind && if self.gets_all() { !client.is_slow() } else { client.has_caught_up() }
+    }
+
+    /// Notes that the job continues, after the viewer's own request or without it.
+    fn note_continued(&mut self) {
+        self.rest = match self.rest {
+            Rest::Notified(requests) if requests == self.viewer.client.requests() => {
+                Rest::LeftBehind(requests)
+            }
+            Rest::LeftBehind(requests) if requests == self.viewer.client.requests() => self.rest,
+            _ => Rest::No,
+        };
     }
 
     /// Reports whether it can be notified now that the job has stopped: it is not behind, and has room.
@@ -82,6 +114,12 @@ pub struct ViewerState {
     is_behind: bool,
     lacks_main: bool,
     stop_pending: bool,
+    /// Whether it was notified of a stop of the job, and has sent no request since.
+    #[serde(default)]
+    is_stop_notified: bool,
+    /// Whether the job was continued since then.
+    #[serde(default)]
+    is_left_behind: bool,
 }
 
 #[derive(Debug, Default)]
@@ -90,8 +128,9 @@ pub struct Viewers(Vec<Shown>);
 impl Viewers {
     pub fn state(&self) -> Vec<ViewerState> {
         let states = self.0.iter().map(|shown| {
-            let Shown { viewer, modes, is_behind, lacks_main, stop_pending } = shown;
-            let Viewer { client, door: _, size, is_owner } = viewer;
+            let Shown { viewer, modes, is_behind, lacks_main, stop_pending, rest } = shown;
+            let Viewer { client, gate: _, size, is_owner } = viewer;
+            let requests = client.requests();
             ViewerState {
                 client: client.id,
                 size: *size,
@@ -100,6 +139,8 @@ impl Viewers {
                 is_behind: *is_behind,
                 lacks_main: *lacks_main,
                 stop_pending: *stop_pending,
+                is_stop_notified: *rest == Rest::Notified(requests),
+                is_left_behind: *rest == Rest::LeftBehind(requests),
             }
         });
         states.collect()
@@ -107,9 +148,24 @@ impl Viewers {
 
     /// Adds a viewer with its state from another program.
     pub fn add_restored(&mut self, viewer: Viewer, state: ViewerState) {
-        let ViewerState { client: _, size: _, is_owner: _, modes, is_behind, lacks_main, stop_pending } =
-            state;
-        self.0.push(Shown { viewer, modes, is_behind, lacks_main, stop_pending });
+        let ViewerState {
+            client: _,
+            size: _,
+            is_owner: _,
+            modes,
+            is_behind,
+            lacks_main,
+            stop_pending,
+            is_stop_notified,
+            is_left_behind,
+        } = state;
+        let requests = viewer.client.requests();
+        let rest = match (is_stop_notified, is_left_behind) {
+            (_, true) => Rest::LeftBehind(requests),
+            (true, false) => Rest::Notified(requests),
+            (false, false) => Rest::No,
+        };
+        self.0.push(Shown { viewer, modes, is_behind, lacks_main, stop_pending, rest });
     }
 
     /// Adds a viewer, replacing one of the same client. It receives nothing before it was drawn the screen, unless it
@@ -118,7 +174,8 @@ impl Viewers {
         let before = self.0.iter().position(|shown| shown.viewer.client.id == viewer.client.id);
         let modes = before.map(|place| self.0.remove(place).modes).unwrap_or_default();
         let is_behind = !from_the_first;
-        self.0.push(Shown { viewer, modes, is_behind, lacks_main: false, stop_pending: false });
+        let (lacks_main, stop_pending, rest) = (false, false, Rest::No);
+        self.0.push(Shown { viewer, modes, is_behind, lacks_main, stop_pending, rest });
     }
 
     /// Has the screen drawn again for a current viewer.
@@ -158,23 +215,23 @@ impl Viewers {
 
     /// Reports whether an owner reads too slowly to be sent more.
     pub fn hold_back(&self) -> bool {
-        self.0.iter().any(|shown| shown.viewer.is_owner && shown.viewer.client.is_slow())
+        self.0.iter().any(|shown| shown.gets_all() && shown.viewer.client.is_slow())
     }
 
     /// Sends a line to every viewer that is not behind. `line` creates it; its argument states whether the viewers'
-    /// terminals are in other modes than these. A viewer that reads too slowly falls behind, unless it is the owner.
+    /// terminals are in other modes than these. A viewer that reads too slowly falls behind, unless it gets all.
     ///
     /// `is_main_blank`: the main screen that a viewer lacks is blank, so its terminal may show its previous content.
     pub fn tell(&mut self, modes: &Modes, is_main_blank: bool, line: impl Fn(bool) -> Vec<u8>) {
         let mut lines = [None, None];
         for shown in self.0.iter_mut().filter(|shown| !shown.is_behind) {
-            if !shown.viewer.is_owner && shown.viewer.client.is_slow() {
+            if !shown.gets_all() && shown.viewer.client.is_slow() {
                 shown.is_behind = true;
                 continue;
             }
             let has_changed = shown.modes != *modes;
             let line = lines[usize::from(has_changed)].get_or_insert_with(|| line(has_changed));
-            shown.viewer.door.tell(&shown.viewer.client, line);
+            shown.viewer.gate.tell(&shown.viewer.client, line);
             if has_changed {
                 shown.modes.clone_from(modes);
             }
@@ -187,7 +244,12 @@ impl Viewers {
     /// Notes that the job has stopped, of which every viewer is notified once; or that it continues, so that no viewer
     /// needs to be notified any more.
     pub fn note_stop(&mut self, has_stopped: bool) {
-        self.0.iter_mut().for_each(|shown| shown.stop_pending = has_stopped);
+        for shown in &mut self.0 {
+            shown.stop_pending = has_stopped;
+            if !has_stopped {
+                shown.note_continued();
+            }
+        }
     }
 
     /// Reports whether a viewer can be notified now that the job has stopped. None can while an owner holds the
@@ -200,8 +262,8 @@ impl Viewers {
     /// when they have room.
     pub fn notify_stop(&mut self, line: &[u8]) {
         for shown in self.0.iter_mut().filter(|shown| shown.can_notify_stop()) {
-            shown.viewer.door.tell(&shown.viewer.client, line);
-            shown.stop_pending = false;
+            shown.viewer.gate.tell(&shown.viewer.client, line);
+            (shown.stop_pending, shown.rest) = (false, Rest::Notified(shown.viewer.client.requests()));
         }
     }
 
@@ -225,7 +287,7 @@ impl Viewers {
     ) {
         for shown in self.0.iter_mut().filter(|shown| shown.is_due() || (is_last && shown.is_behind)) {
             let line = line(&shown.modes, shown.viewer.size.map(|size| size.rows));
-            shown.viewer.door.tell(&shown.viewer.client, &line);
+            shown.viewer.gate.tell(&shown.viewer.client, &line);
             shown.modes.clone_from(modes);
             (shown.is_behind, shown.lacks_main) = (false, modes.is_alternate());
         }
@@ -243,15 +305,19 @@ impl Viewers {
         // Asked once: viewers read meanwhile, and one that is no longer slow would be waited for in vain.
         let slow: Vec<u64> = self.slow().collect();
         let is_slow = |shown: &Shown| slow.contains(&shown.viewer.client.id);
-        let holds_back = self.0.iter().any(|shown| shown.viewer.is_owner && is_slow(shown));
+        let holds_back = self.0.iter().any(|shown| shown.gets_all() && is_slow(shown));
         let can_notify = |shown: &Shown| shown.stop_pending && !shown.is_behind && !is_slow(shown);
         if !holds_back && (has_held_back || self.0.iter().any(can_notify)) {
             return;
         }
-        let lacks_room = |shown: &Shown| is_slow(shown) && (shown.viewer.is_owner || shown.stop_pending);
+        let lacks_room = |shown: &Shown| is_slow(shown) && (shown.gets_all() || shown.stop_pending);
         let waits = self.0.iter().filter(|shown| shown.is_behind || lacks_room(shown));
-        let mut waits =
-            waits.map(|shown| Box::pin(shown.viewer.client.wait_until_read(shown.is_behind))).peekable();
+        let mut waits = waits
+            .map(|shown| {
+                let to_the_end = shown.is_behind && !shown.gets_all();
+                Box::pin(shown.viewer.client.wait_until_read(to_the_end))
+            })
+            .peekable();
         if waits.peek().is_none() {
             return std::future::pending().await;
         }
@@ -268,7 +334,7 @@ mod tests {
 
     fn viewer(id: u64) -> (Viewer, Arc<Client>) {
         let client = Arc::new(Client::new(id, ClientLimits { requests: 1, write_queue_bytes: 1000 }));
-        let viewer = Viewer { client: Arc::clone(&client), door: Door::open(), size: None, is_owner: true };
+        let viewer = Viewer { client: Arc::clone(&client), gate: Gate::open(), size: None, is_owner: true };
         (viewer, client)
     }
 
@@ -312,5 +378,34 @@ mod tests {
         assert!(!viewers.is_stop_due());
         assert_eq!(read(&slow).await, b"stopped");
         assert_eq!(read(&quick).await, b"stopped");
+    }
+
+    #[tokio::test]
+    async fn owner_is_drawn_the_screen_before_it_misses_anything() {
+        let mut viewers = Viewers::default();
+        let (owner, client) = viewer(1);
+        viewers.add(owner, true);
+        client.tell(&[b'x'; 400]);
+        viewers.draw_again(1);
+        assert!(viewers.is_any_due(), "it has not read everything, but has room");
+        client.tell(&[b'x'; 200]);
+        assert!(!viewers.is_any_due() && viewers.hold_back());
+        assert_eq!(read(&client).await.len(), 600);
+        assert!(viewers.have_room(true).now_or_never().is_some() && viewers.is_any_due());
+    }
+
+    #[tokio::test]
+    async fn owner_that_stopped_with_its_job_is_waited_for_until_others_continue_the_job() {
+        let mut viewers = Viewers::default();
+        let (owner, client) = viewer(1);
+        viewers.add(owner, true);
+        viewers.note_stop(true);
+        viewers.notify_stop(b"stopped");
+        client.tell(&[b'x'; 600]);
+        assert!(viewers.hold_back());
+        viewers.note_stop(false);
+        assert!(!viewers.hold_back(), "somebody else has continued the job");
+        assert!(client.begin_request(0));
+        assert!(viewers.hold_back(), "it is back");
     }
 }

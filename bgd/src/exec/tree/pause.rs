@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::{LOOKS, Tree};
-use crate::exec::cgroup::{self, is_in_cgroup};
-use crate::exec::members::{Member, Order, Stat, wait_for_leaving};
+use crate::exec::processes::cgroup::{self, is_in_cgroup};
+use crate::exec::processes::members::{Member, Order, Stat, wait_for_leaving};
 
 /// How long a look waits for the kernel to report a cgroup as frozen.
 const FREEZING: Duration = Duration::from_millis(100);
@@ -98,7 +98,8 @@ impl Tree {
 
     /// Like [`Self::visit`], for the processes outside the tree's cgroup, without a leader that only leads a terminal.
     fn visit_not_frozen(&self, order: Order, mut visitor: impl FnMut(&Member)) -> bool {
-        let leads = |pid: i32| self.leader_only_leads_terminal && self.leader_is_ours && pid == self.leader;
+        let leads =
+            |pid: i32| self.leader_only_leads_terminal && pid == self.leader && self.leader_is_there();
         let is_frozen = |pid: i32| self.cgroup.as_ref().is_some_and(|cgroup| is_in_cgroup(pid, cgroup));
         self.visit(order, |member| {
             if !is_frozen(member.pid) && !leads(member.pid) {

@@ -1,15 +1,15 @@
 //! Common parts of the chat bots: the token, the choice of the chat for a notice, and API requests.
 
 use std::cell::Cell;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bgd_shared::notice::Notice;
+use bgd_shared::small_file;
 use futures_util::future::{FutureExt as _, LocalBoxFuture};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
 use serde_json::Value;
@@ -272,18 +272,6 @@ pub fn unusable(token: &str, place: &str) -> Option<String> {
 
 /// Returns a file's trimmed text, and whether users other than the owner may access it.
 fn read_line(path: &Path) -> io::Result<(String, bool)> {
-    // Opening a named pipe must not block.
-    let file: File = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    let meta = file.metadata()?;
-    if !meta.is_file() {
-        return Err(io::Error::other("it is not a file"));
-    }
-    if meta.len() > TOKEN_BYTES {
-        return Err(io::Error::other(format!(
-            "it is larger than {TOKEN_BYTES} bytes, so it is not a token file"
-        )));
-    }
-    let mut text = String::new();
-    file.take(TOKEN_BYTES).read_to_string(&mut text)?;
+    let (text, meta) = small_file::read(path, TOKEN_BYTES)?;
     Ok((text.trim().to_owned(), meta.mode() & 0o077 != 0))
 }

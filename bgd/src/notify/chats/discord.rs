@@ -1,11 +1,11 @@
 //! The channel `discord`: Discord's bot API.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use bgd_shared::notice::Notice;
 use serde::Deserialize;
 use serde_json::json;
+use sha2::{Digest as _, Sha256};
 
 use super::bot::{Call, Service, Typing};
 use super::http::{ChatResponse, DeliveryError, Post};
@@ -87,11 +87,12 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-/// Returns a hash of the notice's key, as a nonce may have at most 25 characters.
+/// Returns a hash of the notice's key, as a nonce may have at most 25 characters. The same in all versions of bgd: a
+/// notice may be sent again after an upgrade.
 fn nonce(key: &str) -> String {
-    let mut hasher = DefaultHasher::new();
-    key.hash(&mut hasher);
-    format!("{:016x}", hasher.finish())
+    let digest = Sha256::digest(key);
+    let first = digest.first_chunk::<8>().copied().unwrap_or_default();
+    format!("{:016x}", u64::from_be_bytes(first))
 }
 
 /// The body of an error response.
@@ -143,6 +144,11 @@ mod tests {
             assert_eq!(text.matches("```").count(), 2, "{text}");
             assert_eq!(text.replace('\u{200b}', "").matches('`').count(), 6 + ticks);
         }
+    }
+
+    #[test]
+    fn nonce_is_the_same_in_all_versions() {
+        assert_eq!(nonce("abc"), "ba7816bf8f01cfea");
     }
 
     #[test]

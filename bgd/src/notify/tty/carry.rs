@@ -64,15 +64,15 @@ struct LeftState {
 }
 
 impl Terminals {
-    /// Passes the missed lines to the channel's heir, if there is one.
+    /// Passes the missed lines to the channel's successor, if there is one.
     pub(super) fn pass_on_missed(&self) {
-        let heir = self.heir.borrow();
-        let Some(heir) = heir.as_ref().filter(|_| self.missed.borrow().count() > 0) else { return };
+        let successor = self.successor.borrow();
+        let Some(successor) = successor.as_ref().filter(|_| self.missed.borrow().count() > 0) else { return };
         let missed = std::mem::replace(&mut *self.missed.borrow_mut(), Lines::new());
         self.outcomes.counts.missed.store(0, Ordering::Relaxed);
         let left = to_raw_value(&LeftState { missed, missed_numbers: self.missed_numbers.take() });
         if let Ok(left) = left {
-            heir(left);
+            successor(left);
         }
     }
 
@@ -93,13 +93,13 @@ impl Terminals {
     /// Returns the state for an upgrade; `None` if there is none.
     pub(super) fn carried(&self) -> Option<Box<RawValue>> {
         // Rest periods are shorter than an upgrade, and a daemon that is shutting down is not upgraded.
-        // A channel with an heir has no missed lines.
+        // A channel with a successor has no missed lines.
         let Self {
             held,
             missed,
             missed_numbers,
             keys,
-            heir: _,
+            successor: _,
             resting: _,
             emptied: _,
             is_last: _,

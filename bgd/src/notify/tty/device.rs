@@ -316,9 +316,9 @@ impl Writes {
     /// Waits for the next write.
     pub async fn next(&self) {
         while let Ok(mut ready) = self.ready.readable().await {
-            let is_told = self.inotify.read_events().is_ok_and(|events| !events.is_empty());
+            let has_changed = self.inotify.read_events().is_ok_and(|events| !events.is_empty());
             ready.clear_ready();
-            if is_told {
+            if has_changed {
                 return;
             }
         }

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
 
 use super::device::{self, Shell};
-use crate::exec::members;
+use crate::exec::processes::members;
 use crate::os::watch::{self, Changes};
 
 /// Maximum number of watched terminals. Beyond that the oldest is dropped; its prompt is never considered new again.

@@ -18,5 +18,5 @@ pub fn resume(id: TaskRef, prompt: String, settings: AgentSettings) -> Result<Re
 
 /// Converts the answer to a question.
 pub fn answered(AnswerParams { id, request, option }: AnswerParams) -> Request {
-    Request::Answer { id, request, option: option.into() }
+    Request::Answer { id, request, option: option.map(Into::into) }
 }

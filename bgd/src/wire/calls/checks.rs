@@ -26,16 +26,25 @@ pub fn check_ms(name: &str, ms: Option<u64>) -> Result<(), RpcError> {
     }
 }
 
-/// Checks that a short text is neither empty nor too long.
+/// Checks that an optional short text is neither empty nor too long.
 pub fn check_label(name: &str, text: Option<&str>) -> Result<(), RpcError> {
     match text {
         Some("") => Err(invalid(format!("`{name}` is empty; omit it instead"))),
-        Some(text) if text.len() > limits::LABEL_BYTES => Err(invalid(format!(
+        Some(text) => check_required(name, text),
+        None => Ok(()),
+    }
+}
+
+/// Checks that a short text that can't be omitted is neither empty nor too long.
+pub fn check_required(name: &str, text: &str) -> Result<(), RpcError> {
+    match text {
+        "" => Err(invalid(format!("`{name}` is empty"))),
+        text if text.len() > limits::LABEL_BYTES => Err(invalid(format!(
             "`{name}` has {} bytes; at most {} are allowed",
             text.len(),
             limits::LABEL_BYTES
         ))),
-        Some(_) | None => Ok(()),
+        _ => Ok(()),
     }
 }
 
@@ -62,7 +71,8 @@ pub fn check_tags(tags: &[String]) -> Result<(), RpcError> {
     if tags.len() > limits::TAGS {
         return Err(invalid(format!("{} tags; at most {} are allowed", tags.len(), limits::TAGS)));
     }
-    tags.iter().try_for_each(|tag| check_label("tags", Some(tag)))
+    let mut numbered = tags.iter().enumerate();
+    numbered.try_for_each(|(number, tag)| check_required(&format!("tags[{number}]"), tag))
 }
 
 pub fn check_size(size: TerminalSize) -> Result<(), RpcError> {

@@ -12,7 +12,7 @@ use bgd_shared::task::Exit;
 use bgd_shared::time::Timestamp;
 
 use super::body::Body;
-use super::checks::{check_label, check_no_nul, check_size, check_tags, invalid};
+use super::checks::{check_label, check_no_nul, check_required, check_size, check_tags, invalid};
 use crate::core::Request;
 use crate::exec::handed::Handoff;
 
@@ -57,11 +57,11 @@ pub fn handoff(params: HandoffParams, fds: Vec<OwnedFd>) -> Result<Body, RpcErro
     if params.description.trim().is_empty() {
         return Err(invalid("`description` is blank: give a text for lists"));
     }
-    check_label("description", Some(&params.description))?;
+    check_required("description", &params.description)?;
     check_label("session", params.session.as_deref())?;
     check_label("channel", params.channel.as_deref())?;
     if let Some(terminal) = &params.terminal {
-        check_label("terminal.path", Some(&terminal.path))?;
+        check_required("terminal.path", &terminal.path)?;
     }
     check_tags(&params.tags)?;
     if params.argv.as_ref().is_some_and(|argv| argv.first().is_none_or(|word| word.as_bytes().is_empty())) {
@@ -94,7 +94,7 @@ pub fn exit(params: ExitParams) -> Result<Body, RpcError> {
         Exit::Signal(signal) => {
             return Err(invalid(format!("`exit`: the signal is {signal}; it must be 1 to 64")));
         }
-        Exit::Unknown(why) => check_label("exit", Some(why))?,
+        Exit::Unknown(why) => check_required("exit.unknown", why)?,
     }
     Ok(Body::Exit(id, exit))
 }

@@ -85,7 +85,10 @@ fn slots(slots: u32) -> Result<u32, RpcError> {
 fn after(after: Vec<After>) -> Result<Vec<After>, RpcError> {
     if after.len() > limits::AFTER {
         let most = limits::AFTER;
-        return Err(invalid(format!("`after` names {} tasks; at most {most} are allowed", after.len())));
+        let error = invalid(format!("`after` names {} tasks; at most {most} are allowed", after.len()));
+        let hint =
+            "let several tasks wait for a part each, and this one for those; or wait with `bgctl block`";
+        return Err(error.hint(hint));
     }
     Ok(after)
 }
@@ -122,7 +125,8 @@ fn retry_rule(retry: &Retry) -> Result<Rule, RpcError> {
     if codes.len() > 255 {
         return Err(invalid(format!("`retry.codes` has {} codes; there are 255", codes.len())));
     }
-    let delay_ms = delay_ms.unwrap_or(RETRY_DELAY_MS);
+    let delay_ms =
+        delay_ms.unwrap_or_else(|| max_delay_ms.map_or(RETRY_DELAY_MS, |most| most.min(RETRY_DELAY_MS)));
     let max_delay_ms = max_delay_ms.unwrap_or_else(|| RETRY_MAX_DELAY_MS.max(delay_ms));
     if max_delay_ms < delay_ms {
         return Err(invalid(format!(

@@ -5,7 +5,7 @@ use bgd_shared::limits::{INBOX_PAGE, INBOX_PAGE_DEFAULT, INBOXES_PAGE};
 use bgd_shared::request::{HelloParams, InboxAckParams, InboxListParams, InboxReadParams, SessionEndParams};
 
 use super::body::Body;
-use super::checks::{check_label, check_ms, invalid};
+use super::checks::{check_label, check_ms, check_required, invalid};
 use crate::core::Request;
 
 pub fn hello(params: HelloParams) -> Result<Body, RpcError> {
@@ -25,13 +25,13 @@ pub fn hello(params: HelloParams) -> Result<Body, RpcError> {
 }
 
 pub fn end(params: SessionEndParams) -> Result<Body, RpcError> {
-    check_label("session", Some(&params.session))?;
+    check_required("session", &params.session)?;
     Ok(Body::Core(Request::EndSession { session: params.session.into() }))
 }
 
 pub fn read_inbox(params: InboxReadParams) -> Result<Body, RpcError> {
     let InboxReadParams { session, after, wait_ms, limit, instance } = params;
-    check_label("session", Some(&session))?;
+    check_required("session", &session)?;
     check_ms("wait_ms", wait_ms)?;
     let limit = limit.unwrap_or(INBOX_PAGE_DEFAULT);
     if !(1..=INBOX_PAGE).contains(&limit) {
@@ -50,7 +50,7 @@ pub fn list_inboxes(params: InboxListParams) -> Result<Body, RpcError> {
 }
 
 pub fn acknowledge(params: InboxAckParams) -> Result<Body, RpcError> {
-    check_label("session", Some(&params.session))?;
+    check_required("session", &params.session)?;
     let request = Request::AckInbox { session: params.session.into(), upto: params.upto };
     Ok(Body::Inbox(params.instance, request))
 }

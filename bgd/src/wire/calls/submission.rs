@@ -11,7 +11,7 @@ use bgd_shared::request::{OriginTerminal, SubmitParams};
 use bgd_shared::task::Origin;
 use bgd_shared::text::{Env, OsText};
 
-use super::checks::{check_label, check_no_nul, invalid};
+use super::checks::{check_no_nul, check_required, invalid};
 use crate::core::{Command, PlanRequest, Spec, SubmitterLocation, Work};
 
 /// A prompt for an agent. The work of its task is known once the agent is.
@@ -122,7 +122,7 @@ pub fn place(
     env: &Env,
 ) -> Result<Option<Arc<SubmitterLocation>>, RpcError> {
     if let Some(terminal) = &terminal {
-        check_label("terminal.path", Some(&terminal.path))?;
+        check_required("terminal.path", &terminal.path)?;
     }
     let is_kept = |(name, value): &&(Box<str>, OsText)| {
         PLACE_VARIABLES.contains(&&**name) && value.as_bytes().len() <= limits::LABEL_BYTES

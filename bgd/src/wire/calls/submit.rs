@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bgd_shared::error::RpcError;
 use bgd_shared::long_env;
 use bgd_shared::ready::Ready;
-use bgd_shared::request::{Stdin, SubmitParams};
+use bgd_shared::request::{LOCAL_EXECUTOR, Stdin, SubmitParams};
 use bgd_shared::text::{Env, OsText};
 
 use super::agent::resume;
@@ -133,7 +133,9 @@ pub fn on_request(params: &mut SubmitParams) -> Result<OnRequest, RpcError> {
     if let Some(name) = chosen.env.iter().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
         return Err(invalid(format!("`chosen.env`: {name:?} is not a valid variable name")));
     }
-    Ok(OnRequest { name: params.on.take(), resources, chosen })
+    // `executor.list` names this machine, too.
+    let name = params.on.take().filter(|name| name != LOCAL_EXECUTOR);
+    Ok(OnRequest { name, resources, chosen })
 }
 
 /// Builds the command that all tasks of a batch have in common.

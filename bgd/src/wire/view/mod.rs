@@ -4,6 +4,7 @@ mod order;
 
 pub use self::order::group;
 use bgd_shared::agent::{AgentSettings, NeedsInput};
+use bgd_shared::id::is_made_up_key;
 use bgd_shared::limits::PROMPT_BYTES;
 use bgd_shared::resources::Elsewhere as WireElsewhere;
 use bgd_shared::task::{Exit, Output, Progress, Status, Task as WireTask};
@@ -49,7 +50,7 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         agent_session: part.and_then(|part| part.session.as_deref()).map(Into::into),
         session: spec.session.as_deref().map(Into::into),
         channel: spec.channel.as_deref().map(Into::into),
-        key: snapshot.key.as_deref().map(Into::into),
+        key: key(snapshot).map(Into::into),
         time_limit_ms: spec.time_limit_ms,
         ready: spec.ready.as_deref().cloned(),
         ready_timeout_ms: spec.ready_timeout_ms,
@@ -89,6 +90,13 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         progress: progress(snapshot),
         output: output(snapshot, folder),
     }
+}
+
+/// Returns the idempotency key that a task's user gave. Neither does a user know a key that a client made up, nor what
+/// the core derives from the key of a rerun.
+fn key(snapshot: &Snapshot) -> Option<&str> {
+    let is_rerun = snapshot.plan().rerun_of.is_some();
+    snapshot.key.as_deref().filter(|key| !is_rerun && !is_made_up_key(key))
 }
 
 /// Reports whether a run is being ended, other than to begin again.

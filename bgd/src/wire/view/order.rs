@@ -8,13 +8,14 @@ use crate::wire::failures;
 
 /// Converts a group.
 pub fn group(group: &GroupState) -> Group {
-    let GroupState { name, slots, used, is_paused, pending, running, finished } = group;
+    let GroupState { name, slots, used, is_paused, pending, oversized, running, finished } = group;
     Group {
         name: name.to_string(),
         slots: *slots,
         used: *used,
         paused: *is_paused,
         pending: *pending,
+        oversized: *oversized,
         running: *running,
         finished: *finished,
     }

@@ -17,7 +17,7 @@ use bgd::exec::context::Context;
 use bgd::exec::executor::Executors;
 use bgd::exec::messages;
 use bgd::exec::output::OutputFolder;
-use bgd::exec::workers::Workers;
+use bgd::exec::threads::workers::Workers;
 use bgd::journal::{Journal, Recorded};
 use bgd::os::wall_clock::WallClock;
 use bgd::wire::connection::Shared;

@@ -17,7 +17,7 @@ use bgd::exec::context::Context;
 use bgd::exec::executor::Executors;
 use bgd::exec::messages;
 use bgd::exec::output::OutputFolder;
-use bgd::exec::workers::Workers;
+use bgd::exec::threads::workers::Workers;
 use bgd::journal::Journal;
 use bgd::os::clock::Clock;
 use bgd::os::wall_clock::WallClock;
@@ -104,7 +104,7 @@ impl Daemon {
 
 impl World {
     /// Accepts a blocking job: a thread completes it after a while.
-    fn job(&self, job: bgd::exec::workers::Job) {
+    fn job(&self, job: bgd::exec::threads::workers::Job) {
         let ms = self.job_takes();
         self.after(ms, Due::Job(job));
     }

@@ -56,8 +56,8 @@ pub struct Keeper {
     maybe_lost: BTreeSet<TaskId>,
     is_gone: bool,
     /// The number of the last event that was published without being persisted.
-    told: u64,
-    is_told_lost: bool,
+    sent_seq: u64,
+    is_sent_seq_lost: bool,
 }
 
 impl Keeper {
@@ -83,8 +83,8 @@ impl Keeper {
         }
     }
 
-    fn told(&self) -> Option<u64> {
-        (!self.is_told_lost).then_some(self.told)
+    fn sent_seq(&self) -> Option<u64> {
+        (!self.is_sent_seq_lost).then_some(self.sent_seq)
     }
 
     /// Notes that it survives SIGKILL: its exit is unknown.
@@ -122,7 +122,7 @@ impl State {
             self.keeper.held.clear();
         }
         self.keeper.is_gone |= killed != Killed::Alone;
-        self.keeper.is_told_lost |= killed != Killed::Alone;
+        self.keeper.is_sent_seq_lost |= killed != Killed::Alone;
     }
 }
 
@@ -157,8 +157,8 @@ impl World {
         let keys = state.keeper.held.keys().map(|(task, run)| Key { task: *task, run: *run });
         let runs: BTreeMap<Key, HeldRun> =
             keys.map(|key| (key, HeldRun::bare(key, pid_of(key.task)))).collect();
-        let (is_complete, told) = (!state.keeper.is_gone, state.keeper.told());
-        let mut left = LeftRuns { runs, is_complete, told, ..LeftRuns::default() };
+        let (is_complete, sent_seq) = (!state.keeper.is_gone, state.keeper.sent_seq());
+        let mut left = LeftRuns { runs, is_complete, sent_seq, ..LeftRuns::default() };
         left.retain_known(kept);
         state.keeper.held.retain(|(task, run), held| {
             let is_known = left.runs.contains_key(&Key { task: *task, run: *run });
@@ -190,15 +190,15 @@ impl World {
     }
 
     /// Events up to this number are published that can't be persisted.
-    pub fn told(&self, seq: Option<u64>) {
+    pub fn sent_unrecorded(&self, seq: Option<u64>) {
         let keeper = &mut self.state().keeper;
-        keeper.told = seq.map_or(0, |seq| keeper.told.max(seq));
+        keeper.sent_seq = seq.map_or(0, |seq| keeper.sent_seq.max(seq));
     }
 
     /// The fate of all earlier runs is persisted.
     pub fn caught_up(&self) {
         let keeper = &mut self.state().keeper;
-        (keeper.is_gone, keeper.is_told_lost) = (false, false);
+        (keeper.is_gone, keeper.is_sent_seq_lost) = (false, false);
     }
 
     /// The end of a run is persisted.

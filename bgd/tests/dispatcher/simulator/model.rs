@@ -79,7 +79,7 @@ impl Model {
     }
 
     /// Notes the number of the latest event when the daemon started to publish.
-    pub fn told_until(&mut self, seq: u64) {
+    pub fn published_until(&mut self, seq: u64) {
         if self.before.is_some() {
             assert!(seq >= self.seq, "after event {} the next daemon begins with {seq}", self.seq);
             self.seq = seq;
@@ -91,7 +91,7 @@ impl Model {
         let Some(Before { mut tasks, unanswered }) = self.before.take() else { return self.is_listed(&list) };
         assert!(list.next.is_none(), "more tasks than are listed at once");
         for mut task in list.tasks {
-            task.status = told_status(&task);
+            task.status = event_status(&task);
             let is_over = !task.status.is_active();
             match tasks.remove(&task.id) {
                 Some(known) if !known.task.status.is_active() => {
@@ -166,8 +166,12 @@ impl Model {
         }
         assert_eq!(list.tasks.len(), self.tasks.len(), "the list has other tasks than events have told");
         for task in &list.tasks {
-            let told = self.tasks.get(&task.id).map(|known| &known.task);
-            assert_eq!(Some(told_status(task)), told.map(told_status), "listed {task:?}\ntold {told:?}");
+            let published = self.tasks.get(&task.id).map(|known| &known.task);
+            assert_eq!(
+                Some(event_status(task)),
+                published.map(event_status),
+                "listed {task:?}\ntold {published:?}"
+            );
         }
     }
 
@@ -183,7 +187,7 @@ impl Model {
 
 /// Returns the status according to events. A list, and an event about something else, such as a pause, show a task as
 /// running as soon as it has a slot; its start is published only when its process has started.
-fn told_status(task: &Task) -> Status {
+fn event_status(task: &Task) -> Status {
     let is_starting = task.status == Status::Running && task.started_at.is_none();
     if is_starting { Status::Pending } else { task.status }
 }

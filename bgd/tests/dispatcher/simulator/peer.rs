@@ -144,7 +144,7 @@ impl Peer {
                     ("events.subscribe", Ok(result), model) => {
                         let result: Value = serde_json::from_str(result.get()).unwrap();
                         if let Some(model) = model {
-                            model.told_until(result["seq"].as_u64().unwrap());
+                            model.published_until(result["seq"].as_u64().unwrap());
                         }
                         self.subscriptions.insert(result["subscription"].as_u64().unwrap(), None);
                     }

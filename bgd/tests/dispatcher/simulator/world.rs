@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bgd::core::{Fact, State as TaskState};
 use bgd::exec::messages::Facts;
-use bgd::exec::workers::Job;
+use bgd::exec::threads::workers::Job;
 use bgd::wire::mailbox::{Internal, Internals};
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
@@ -64,7 +64,7 @@ pub struct Process {
     /// Undelivered orders: a daemon that is killed takes them with it.
     orders: VecDeque<Ordered>,
     /// Whether a daemon has asked them to end.
-    is_told: bool,
+    is_asked_to_end: bool,
     /// Whether the daemon itself has sent SIGKILL to the whole tree.
     is_killed: bool,
     bytes: u64,
@@ -82,7 +82,7 @@ pub struct World {
     pub kind: Kind,
     home: PathBuf,
     /// Whether everything is printed, for finding the cause of a fault.
-    is_told: bool,
+    is_logged: bool,
     begin: Instant,
     state: Mutex<State>,
     /// Something was added to the schedule.
@@ -103,7 +103,7 @@ pub struct State {
     internals: Option<Internals>,
     pub room: Room,
     trace: Trace,
-    is_told: bool,
+    is_logged: bool,
     runs: u64,
     /// Whether processes may survive SIGKILL forever: otherwise, tests of what outlives a daemon would not end.
     may_hang: bool,
@@ -111,16 +111,16 @@ pub struct State {
 
 impl World {
     pub fn new(seed: u64, kind: Kind, home: &Path) -> Arc<Self> {
-        let is_told = std::env::var_os("BGD_SIMULATE_LOG").is_some();
+        let is_logged = std::env::var_os("BGD_SIMULATE_LOG").is_some();
         let state = State {
             chance: Some(Chance::new(seed ^ 0x5151)),
-            is_told,
+            is_logged,
             may_hang: kind == Kind::Plain,
             ..State::default()
         };
         Arc::new(Self {
             kind,
-            is_told,
+            is_logged,
             home: home.to_owned(),
             begin: Instant::now(),
             state: Mutex::new(state),
@@ -234,7 +234,7 @@ impl World {
     /// Adds to the trace.
     pub fn trace(&self, bytes: &[u8]) {
         let at = self.now();
-        if self.is_told {
+        if self.is_logged {
             eprintln!("{at} {}", String::from_utf8_lossy(bytes).trim_end());
         }
         let mut state = self.state();
@@ -273,7 +273,7 @@ impl World {
                 (TaskState::Running { .. }, Some(process)) if process.stage == Stage::Alive => {
                     assert_eq!(process.is_paused, task.paused, "{task:?}");
                 }
-                (TaskState::Stopping { .. }, Some(process)) => assert!(process.is_told, "{task:?}"),
+                (TaskState::Stopping { .. }, Some(process)) => assert!(process.is_asked_to_end, "{task:?}"),
                 _ => {}
             }
         }
@@ -339,7 +339,7 @@ impl State {
 
     pub fn say(&mut self, task: TaskId, run: u32, fact: Fact) {
         let text = format!("{task} {run} {fact:?}");
-        if self.is_told {
+        if self.is_logged {
             eprintln!("fact {text}");
         }
         self.trace.add(text.as_bytes());
@@ -450,7 +450,7 @@ impl State {
                 let _ = done.send(());
             }
             Ordered::End(signal) => {
-                process.is_told = true;
+                process.is_asked_to_end = true;
                 process.is_killed |= signal == SIGKILL;
                 self.signal(now, task, signal);
             }

@@ -48,11 +48,8 @@ fn escaped(text: &str) -> String {
 /// Converts `needs_input` to `NeedsInput`.
 pub fn camel_case(name: &str) -> String {
     let capital = |word: &str| {
-        let mut letters = word.chars();
-        letters
-            .next()
-            .map(|first| first.to_ascii_uppercase().to_string() + letters.as_str())
-            .unwrap_or_default()
+        let mut chars = word.chars();
+        chars.next().map(|first| first.to_ascii_uppercase().to_string() + chars.as_str()).unwrap_or_default()
     };
     name.split(['_', '-']).map(capital).collect()
 }

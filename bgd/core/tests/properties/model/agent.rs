@@ -7,7 +7,6 @@ use bgd_core::{
 };
 use bgd_shared::agent::{AgentSettings, InputOption};
 use bgd_shared::consumption::{AgentUsage, Amount, Cost, PlanStep};
-use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::task::Status;
@@ -23,7 +22,7 @@ const QUESTIONS: usize = 64;
 #[derive(Clone, Debug)]
 pub struct Chat {
     prompt: Arc<str>,
-    session: Option<Arc<str>>,
+    pub session: Option<Arc<str>>,
     /// The names of its tool calls, empty for those that were only counted.
     tools: Vec<Box<str>>,
     steps: Arc<[PlanStep]>,
@@ -39,7 +38,7 @@ pub struct Chat {
     pub questions: Vec<Question>,
     asked: u64,
     /// Questions for which a notice was sent.
-    pub told: Vec<u64>,
+    pub notified: Vec<u64>,
     silence_ms: u64,
     question_ms: u64,
     /// Time of its last activity, while it is at work.
@@ -72,7 +71,7 @@ impl Chat {
             notes: Notes { warning: work.warning.as_deref().map(Into::into), ..Notes::default() },
             questions: Vec::new(),
             asked: 0,
-            told: Vec::new(),
+            notified: Vec::new(),
             silence_ms: work.stalled_after_ms,
             question_ms: work.ask_timeout_ms,
             last_sign: None,
@@ -200,9 +199,7 @@ impl Model {
         let Some(task) = self.live.get(&number) else { return Ok(()) };
         let settings = task.chat.as_ref().map(|chat| chat.with(settings)).unwrap_or_default();
         let Some(session) = task.chat.as_ref().and_then(|chat| chat.session.clone()) else {
-            let message = "its agent gave the conversation no id, so it can't be continued";
-            let refusal = Refusal::new(ErrorKind::SessionExpired, message).hint("submit a new task");
-            return Err(CoreError::Refused(id, Box::new(refusal)));
+            return Err(CoreError::Refused(id, Box::new(Refusal::without_session())));
         };
         let texts = settings.texts().map(|text| super::TEXT_BYTES + text.len());
         self.memory_for(super::TEXT_BYTES + prompt.len() + texts.sum::<usize>())?;
@@ -223,7 +220,7 @@ impl Model {
         to: ReplyTo,
         id: &TaskRef,
         request: u64,
-        option: &str,
+        option: Option<&str>,
     ) -> Result<(), CoreError> {
         let task = self.find(id)?;
         let (id, status) = (task.id, task.status());
@@ -233,14 +230,16 @@ impl Model {
             return Err(CoreError::NotAsked(id, request, oldest));
         };
         let known = &chat.questions[place].options;
-        if !known.iter().any(|known| known == option) {
+        if let Some(option) = option
+            && !known.iter().any(|known| known == option)
+        {
             let known = known.iter().map(|known| known.as_str().into()).collect();
             return Err(CoreError::NoSuchOption(id, option.into(), known));
         }
         let key = chat.questions.remove(place).key;
         chat.begin(now);
-        self.expected.decisions.push(Decision { task: id, key, option: Some(option.into()) });
-        self.tell_questions(now, super::number(id));
+        self.expected.decisions.push(Decision { task: id, key, option: option.map(Into::into) });
+        self.report_questions(now, super::number(id));
         self.reply(Some(to), Answer::Task(id, status));
         Ok(())
     }
@@ -277,7 +276,7 @@ impl Model {
                 (chat.last_sign, chat.stalled) = (Some(now.mono.0), false);
                 self.expected.events.push((id, EventKind::Progress));
             }
-            (Fact::Planned { .. } | Fact::Consumed(_), _) => self.told_of_work(now, number, fact),
+            (Fact::Planned { .. } | Fact::Consumed(_), _) => self.reported_work(now, number, fact),
             (Fact::Denied { times, what }, Phase::Running) => {
                 chat.denied.extend((0..*times).map(|_| what.clone()));
                 (chat.last_sign, chat.stalled) = (Some(now.mono.0), false);
@@ -297,7 +296,7 @@ impl Model {
                 }
             }
             (Fact::Activity, _) => self.moved(now, number),
-            (Fact::Asked { key, options, .. }, Phase::Running) if end == End::NotTold => {
+            (Fact::Asked { key, options, .. }, Phase::Running) if end == End::NotBegun => {
                 self.asked(now, number, *key, options);
             }
             (Fact::Asked { key, .. }, Phase::Starting | Phase::Resuming | Phase::Running) => {
@@ -308,7 +307,7 @@ impl Model {
                 chat.questions.retain(|question| question.key != *key);
                 if chat.questions.len() < before {
                     chat.begin(now);
-                    self.tell_questions(now, number);
+                    self.report_questions(now, number);
                 }
             }
             (Fact::TurnEnded { result, .. }, Phase::Running) => {
@@ -343,7 +342,7 @@ impl Model {
     }
 
     /// Handles an agent's plan and consumption.
-    fn told_of_work(&mut self, now: Now, number: u64, fact: &Fact) {
+    fn reported_work(&mut self, now: Now, number: u64, fact: &Fact) {
         let Some(task) = self.live.get_mut(&number) else { return };
         let (id, is_running, is_done) = (task.id, task.phase == Phase::Running, task.phase == Phase::Done);
         let Some(chat) = &mut task.chat else { return };
@@ -408,7 +407,7 @@ impl Model {
             self.expected.decisions.push(Decision { task: id, key: question.key, option: None });
         }
         if !denied.is_empty() {
-            self.tell_questions(now, number);
+            self.report_questions(now, number);
         }
     }
 
@@ -433,7 +432,7 @@ impl Model {
         }
     }
 
-    fn tell_questions(&mut self, now: Now, number: u64) {
+    fn report_questions(&mut self, now: Now, number: u64) {
         let Some(task) = self.live.get(&number) else { return };
         let asks = task.chat.as_ref().is_some_and(|chat| !chat.questions.is_empty());
         let kind = if asks { EventKind::NeedsInput } else { EventKind::Progress };

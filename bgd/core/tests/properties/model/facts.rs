@@ -52,12 +52,12 @@ impl Model {
                 self.done(now, number, &Ok(()));
                 continue;
             }
-            if let (Some(limit_ms), Some(due), End::NotTold, Phase::Running) =
+            if let (Some(limit_ms), Some(due), End::NotBegun, Phase::Running) =
                 (task.limit_ms, task.limit_at, task.end, task.phase)
                 && due <= at
             {
                 self.stop(now, number, Why::Time(limit_ms), TERM, self.limits.grace_ms);
-            } else if (End::NotTold, Phase::Running) == (task.end, task.phase) {
+            } else if (End::NotBegun, Phase::Running) == (task.end, task.phase) {
                 self.look_at_agent(now, number);
             }
             let Some(task) = self.live.get_mut(&number) else { continue };
@@ -95,11 +95,11 @@ impl Model {
                 task.leader_gone = true;
                 task.left = *others;
                 task.order.exit = Some(exit.clone());
-                if *others && task.end == End::NotTold && self.goes_on(now, number) {
+                if *others && task.end == End::NotBegun && self.goes_on(now, number) {
                     return self.end_rest(now, number);
                 }
                 let Some(task) = self.live.get_mut(&number) else { return };
-                if task.end == End::NotTold || !others {
+                if task.end == End::NotBegun || !others {
                     let result = task.order.result();
                     self.done(now, number, &result);
                 }
@@ -152,10 +152,10 @@ impl Model {
             chat.begin_run(now, is_new);
         }
         if is_new {
-            self.tell_dependents(id);
+            self.notify_dependents(id);
             self.expected.events.push((id, EventKind::Started));
             if self.get(id).is_some_and(|task| task.order.ended == 0) {
-                self.tell(now, number, NoticeKind::Started);
+                self.notify(now, number, NoticeKind::Started);
             }
         } else {
             self.accepted(number);
@@ -172,13 +172,13 @@ impl Model {
     /// Readiness counts once, while a process is running and not being ended.
     fn fact_of_readiness(&mut self, now: Now, id: TaskId, fact: &Fact) {
         let Some(task) = self.live.get_mut(&number(id)) else { return };
-        if task.phase != Phase::Running || task.end != End::NotTold || task.ready_at.is_some() {
+        if task.phase != Phase::Running || task.end != End::NotBegun || task.ready_at.is_some() {
             return;
         }
         match (fact, task.becomes_ready, task.ready_ms) {
             (Fact::Ready, true, _) => {
                 task.ready_at = Some(now.wall);
-                self.tell_dependents(id);
+                self.notify_dependents(id);
                 self.expected.events.push((id, EventKind::Ready));
                 self.answer();
             }
@@ -192,7 +192,7 @@ impl Model {
     fn fact_of_output(&mut self, now: Now, id: TaskId, fact: &Fact) {
         let number = number(id);
         let Some(task) = self.live.get_mut(&number) else { return };
-        let told = match fact {
+        let event = match fact {
             Fact::Output { bytes, publish, .. } => {
                 let (bytes, active) = (bytes.iter().sum(), task.status().is_active());
                 let grew = bytes > task.bytes;
@@ -217,7 +217,7 @@ impl Model {
             }
             _ => None,
         };
-        self.expected.events.extend(told.map(|kind| (id, kind)));
+        self.expected.events.extend(event.map(|kind| (id, kind)));
     }
 
     pub(super) fn stop_all(&mut self, now: Now, tasks: &[TaskId], why: Why, signal: i32, grace: u64) {
@@ -250,7 +250,7 @@ impl Model {
             }
             Phase::Running | Phase::Done => {
                 let before = match task.end {
-                    End::NotTold => u64::MAX,
+                    End::NotBegun => u64::MAX,
                     End::Grace(at) => at,
                     End::Killed => return,
                 };
@@ -326,12 +326,12 @@ impl Model {
         (task.verdict, task.seen) = (Some(verdict), is_looked_at);
         let id = task.id;
         self.expected.events.push((id, kind));
-        self.tell_dependents(id);
+        self.notify_dependents(id);
         if kind == EventKind::Failed {
             self.count_failure(number);
         }
         if !is_looked_at {
-            self.tell(now, number, news);
+            self.notify(now, number, news);
         }
         self.answer();
     }

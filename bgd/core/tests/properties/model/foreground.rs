@@ -52,7 +52,7 @@ impl Model {
             self.expected.events.push((id, kind));
         }
         self.reply(Some(to), Answer::Backgrounded(id, Status::Running));
-        self.tell(now, number(id), NoticeKind::Started);
+        self.notify(now, number(id), NoticeKind::Started);
         Ok(())
     }
 

@@ -51,7 +51,7 @@ enum Why {
 /// Stage in ending a process tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    NotTold,
+    NotBegun,
     /// SIGKILL follows at this time.
     Grace(u64),
     Killed,
@@ -131,7 +131,7 @@ impl Known {
             key: command.key.clone(),
             limit_ms: command.spec.time_limit_ms,
             limit_at: None,
-            end: End::NotTold,
+            end: End::NotBegun,
             why: None,
             stop_order: None,
             hangs_at: None,
@@ -177,14 +177,14 @@ impl Known {
 
     fn deadline(&self) -> Option<u64> {
         match self.end {
-            End::NotTold if self.phase == Phase::Pending => self.order.deadline(),
-            End::NotTold if self.phase == Phase::Starting => self.hangs_at,
+            End::NotBegun if self.phase == Phase::Pending => self.order.deadline(),
+            End::NotBegun if self.phase == Phase::Starting => self.hangs_at,
             End::Grace(at) => self.left.then_some(at),
-            End::NotTold if self.phase == Phase::Running => {
+            End::NotBegun if self.phase == Phase::Running => {
                 let chat = self.chat.as_ref().and_then(Chat::deadline);
                 self.limit_at.into_iter().chain(chat).min()
             }
-            End::Killed | End::NotTold => None,
+            End::Killed | End::NotBegun => None,
         }
     }
 

@@ -1,4 +1,4 @@
-//! Naive model of notices and inboxes: one list of letters.
+//! Naive model of notices and inboxes: one list of items.
 
 use std::sync::Arc;
 
@@ -7,27 +7,27 @@ use bgd_shared::id::TaskId;
 use bgd_shared::limits::INBOX_WAITS;
 use bgd_shared::notice::NoticeKind;
 
-use super::super::expected::{Answer, Told};
+use super::super::expected::{Answer, SentNotice};
 use super::Model;
 
-/// Unacknowledged letters, waiting reads, and owners of sessions.
+/// Unacknowledged items, waiting reads, and owners of sessions.
 #[derive(Debug, Default)]
 pub struct Post {
-    letters: Vec<Letter>,
+    items: Vec<Item>,
     pub last: u64,
     pub reads: Vec<Read>,
     owners: Vec<(u64, Arc<str>)>,
     /// Tasks that will be removed because their parent session has ended.
     bereft: Vec<TaskId>,
-    /// The number of letters lost so far.
+    /// The number of items lost so far.
     pub lost: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Letter {
+struct Item {
     number: u64,
     session: Arc<str>,
-    told: Told,
+    notice: SentNotice,
     /// Whether it was dropped because its inbox was full.
     is_lost: bool,
 }
@@ -44,13 +44,13 @@ pub struct Read {
 
 impl Model {
     /// Sends a notice, unless the task is a foreground job.
-    pub(super) fn tell(&mut self, now: Now, number: u64, kind: NoticeKind) {
+    pub(super) fn notify(&mut self, now: Now, number: u64, kind: NoticeKind) {
         let Some(task) = self.live.get(&number).filter(|task| task.foreground.is_none()) else { return };
         let (id, session) = (task.id, task.session.clone());
         let others = self.live.values().filter(|other| other.id != id && other.session == session);
         let active = others.filter(|other| other.status().is_active()).count() as u64;
         let question = task.chat.as_ref().and_then(|chat| chat.questions.first());
-        let told = Told {
+        let notice = SentNotice {
             task: id,
             run: task.run,
             kind,
@@ -59,22 +59,22 @@ impl Model {
             active: session.is_some().then_some(active),
             question: question.map(|question| question.request),
         };
-        self.expected.notices.push(told.clone());
+        self.expected.notices.push(notice.clone());
         if let Some(session) =
             session.filter(|_| kind != NoticeKind::Started && !self.post.bereft.contains(&id))
         {
-            self.deliver(&session, told);
+            self.deliver(&session, notice);
         }
     }
 
-    fn deliver(&mut self, session: &Arc<str>, told: Told) {
+    fn deliver(&mut self, session: &Arc<str>, notice: SentNotice) {
         self.post.last += 1;
         let (number, limit) = (self.post.last, self.limits.inbox_items);
-        self.post.letters.push(Letter { number, session: session.clone(), told, is_lost: false });
-        let kept = |letter: &&mut Letter| letter.session == *session && !letter.is_lost;
-        let mut kept: Vec<&mut Letter> = self.post.letters.iter_mut().filter(kept).collect();
+        self.post.items.push(Item { number, session: session.clone(), notice, is_lost: false });
+        let kept = |item: &&mut Item| item.session == *session && !item.is_lost;
+        let mut kept: Vec<&mut Item> = self.post.items.iter_mut().filter(kept).collect();
         let too_many = kept.len().saturating_sub(limit);
-        kept[..too_many].iter_mut().for_each(|letter| letter.is_lost = true);
+        kept[..too_many].iter_mut().for_each(|item| item.is_lost = true);
         self.post.lost += too_many as u64;
         let ends = |read: &Read| read.session == *session && read.after < number;
         for read in self.post.reads.extract_if(.., |read| ends(read)).collect::<Vec<_>>() {
@@ -87,22 +87,20 @@ impl Model {
         let Some(task) = self.live.get_mut(&number).filter(|task| task.foreground.is_none()) else { return };
         let Some(chat) = &mut task.chat else { return };
         let Some(request) = chat.questions.first().map(|question| question.request) else { return };
-        if !chat.told.contains(&request) {
-            chat.told.push(request);
-            self.tell(now, number, NoticeKind::NeedsInput);
+        if !chat.notified.contains(&request) {
+            chat.notified.push(request);
+            self.notify(now, number, NoticeKind::NeedsInput);
         }
     }
 
-    fn waiting(&self, session: &str, after: u64) -> Vec<(u64, Told)> {
-        let wanted =
-            |letter: &&Letter| *letter.session == *session && !letter.is_lost && letter.number > after;
-        self.post.letters.iter().filter(wanted).map(|letter| (letter.number, letter.told.clone())).collect()
+    fn waiting(&self, session: &str, after: u64) -> Vec<(u64, SentNotice)> {
+        let wanted = |item: &&Item| *item.session == *session && !item.is_lost && item.number > after;
+        self.post.items.iter().filter(wanted).map(|item| (item.number, item.notice.clone())).collect()
     }
 
     fn lost(&self, session: &str) -> impl Iterator<Item = u64> {
-        let lost =
-            self.post.letters.iter().filter(move |letter| letter.is_lost && *letter.session == *session);
-        lost.map(|letter| letter.number)
+        let lost = self.post.items.iter().filter(move |item| item.is_lost && *item.session == *session);
+        lost.map(|item| item.number)
     }
 
     pub fn has_lost(&self, session: &str) -> bool {
@@ -146,22 +144,22 @@ impl Model {
         }
     }
 
-    /// Acknowledges letters. Losses count until the acknowledgement covers all of them.
+    /// Acknowledges items. Losses count until the acknowledgement covers all of them.
     pub(super) fn acknowledge(&mut self, to: ReplyTo, session: &str, upto: u64) {
         let all_lost_before = self.lost(session).all(|number| number <= upto);
         let before = self.waiting(session, 0).len();
-        self.post.letters.retain(|letter| {
-            let goes = if letter.is_lost { all_lost_before } else { letter.number <= upto };
-            *letter.session != *session || !goes
+        self.post.items.retain(|item| {
+            let goes = if item.is_lost { all_lost_before } else { item.number <= upto };
+            *item.session != *session || !goes
         });
         let left = self.waiting(session, 0).len();
         let (acknowledged, left) = ((before - left) as u64, left as u64);
         self.reply(Some(to), Answer::Acknowledged { acknowledged, left });
     }
 
-    /// Handles the end of the session of these tasks: drops its letters, and sends it no letters about their ends.
+    /// Handles the end of the session of these tasks: drops its items, and sends it no items about their ends.
     pub(super) fn empty_inbox(&mut self, session: &str, tasks: &[TaskId]) {
-        self.post.letters.retain(|letter| *letter.session != *session);
+        self.post.items.retain(|item| *item.session != *session);
         self.post.bereft.extend(tasks);
     }
 

@@ -283,7 +283,7 @@ impl Model {
     }
 
     /// Records that a task has started, become ready or ended.
-    pub(super) fn tell_dependents(&mut self, id: TaskId) {
+    pub(super) fn notify_dependents(&mut self, id: TaskId) {
         if let Some(became) = self.became(id) {
             self.news.push_back(became);
         }
@@ -455,7 +455,9 @@ impl Model {
     fn show_group(&mut self, to: ReplyTo, name: &str) -> Result<(), CoreError> {
         let Some((slots, paused)) = self.groups.get(name).copied() else { return Err(self.unknown(name)) };
         let used = self.used(name);
-        self.reply(Some(to), Answer::Group(name.to_owned(), slots, used, paused));
+        let queued = self.live.values().filter(|task| task.phase == Phase::Pending);
+        let oversized = queued.filter(|task| task.order.group() == name && task.order.slots > slots).count();
+        self.reply(Some(to), Answer::Group(name.to_owned(), slots, used, paused, oversized as u64));
         Ok(())
     }
 
@@ -558,12 +560,13 @@ impl Model {
         (task.why, task.stop_order) = (None, None);
         task.order.ended += 1;
         task.order.start = (delay > 0).then(|| Start::Mono(now.mono.plus_ms(delay).0));
-        (task.phase, task.end, task.limit_at) = (Phase::Pending, End::NotTold, None);
+        (task.phase, task.end, task.limit_at) = (Phase::Pending, End::NotBegun, None);
         (task.left, task.stuck, task.leader_gone) = (false, false, false);
         task.run += 1;
         (task.ready_at, task.paused, task.usage) = (None, false, None);
         if let Some(chat) = &mut task.chat {
             chat.end();
+            chat.session = None;
         }
         self.expected.events.push((task.id, EventKind::Retrying));
         true

@@ -22,7 +22,9 @@ impl Model {
             Request::Detach { id } => return self.detach(now, to, id),
             Request::Adopt { command, .. } => return self.adopt(now, to, command),
             Request::Resume { id, prompt, settings } => return self.resume(to, id, prompt, settings),
-            Request::Answer { id, request, option } => return self.decide(now, to, id, *request, option),
+            Request::Answer { id, request, option } => {
+                return self.decide(now, to, id, *request, option.as_deref());
+            }
             Request::Retrieve { id, complete } => return self.retrieve(now, to, id, *complete),
             Request::Block { which, timeout_ms, mode, until } => {
                 let tasks = self.select(which, |_| true)?;
@@ -37,7 +39,7 @@ impl Model {
                 self.wait(to, tasks, Kind::Cancel);
             }
             Request::Clear { which, active_too } => {
-                let tasks = self.select(which, |task| *active_too || task.settled())?;
+                let tasks = self.select(which, |task| *active_too || task.settled() && !task.stuck)?;
                 let mut all = tasks.iter().filter_map(|id| self.get(*id));
                 if let (false, Some(task)) = (active_too, all.find(|task| task.phase != Phase::Done)) {
                     return Err(CoreError::StillActive(task.id, task.status()));
@@ -189,8 +191,8 @@ impl Model {
         let cancelled = self.active_among(&tasks);
         self.staged.retain(|_, staged| staged.session() != Some(session));
         self.empty_inbox(session, &tasks);
-        let told: Vec<TaskId> = tasks.iter().copied().filter(|id| !spared.contains(id)).collect();
-        self.stop_all(now, &told, Why::Session, TERM, self.limits.grace_ms);
+        let to_stop: Vec<TaskId> = tasks.iter().copied().filter(|id| !spared.contains(id)).collect();
+        self.stop_all(now, &to_stop, Why::Session, TERM, self.limits.grace_ms);
         self.wait(to, tasks, Kind::EndSession { cancelled });
     }
 
@@ -236,11 +238,15 @@ impl Model {
     /// Finds a task by its written id, as a user would.
     pub(super) fn find(&mut self, reference: &TaskRef) -> Result<&mut Known, CoreError> {
         let text = reference.as_str();
-        let begins = |task: &Known| task.id.to_string().starts_with(text);
-        let mut found: Vec<&mut Known> = self.live.values_mut().filter(|task| begins(task)).collect();
+        let begins = |id: TaskId| id.to_string().starts_with(text);
+        let batches: Vec<TaskId> = self.batches.keys().copied().filter(|id| begins(*id)).collect();
+        let mut found: Vec<&mut Known> = self.live.values_mut().filter(|task| begins(task.id)).collect();
         found.sort_by_key(|task| task.id.to_string());
         match found.len() {
-            0 => Err(CoreError::NotFound(text.to_owned())),
+            0 => Err(match &batches[..] {
+                [batch] => CoreError::IsBatch(*batch),
+                _ => CoreError::NotFound(text.to_owned()),
+            }),
             1 => Ok(found.swap_remove(0)),
             _ => {
                 let candidates = found.iter().take(20).map(|task| task.id).collect();
@@ -274,7 +280,7 @@ impl Known {
             Phase::Done | Phase::Resuming => return Err(CoreError::NotRunning(self.id, self.status())),
             Phase::Pending => Unpausable::Pending,
             Phase::Starting | Phase::Running if self.chat.is_some() => Unpausable::Agent,
-            Phase::Starting | Phase::Running if self.why.is_some() || self.end != End::NotTold => {
+            Phase::Starting | Phase::Running if self.why.is_some() || self.end != End::NotBegun => {
                 Unpausable::Ending
             }
             Phase::Starting | Phase::Running => return Ok(()),

@@ -16,7 +16,7 @@ use bgd_shared::text::Env;
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq};
 
-use super::super::expected::{Answer, Decision, Expected, Prompted, Told};
+use super::super::expected::{Answer, Decision, Expected, Prompted, SentNotice};
 use super::super::model::Phase;
 use super::super::support::{FIRST_PROMPT, KILL};
 use super::procs::{Proc, ProcState};
@@ -32,18 +32,18 @@ impl Sim {
         let mut done = Expected::default();
         for effect in effects {
             prop_assert!(!done.exit, "something comes after the exit: {:?}", effect);
-            self.obey(effect, &mut done)?;
+            self.carry_out(effect, &mut done)?;
         }
         for effects in [&mut expected, &mut done] {
             effects.ends.sort_by_key(|(task, _)| *task);
             effects.decisions.sort_by_key(|decision| decision.task);
             effects.events.sort_by_key(|(task, _)| *task);
-            effects.notices.sort_by_key(|told| told.task);
+            effects.notices.sort_by_key(|notice| notice.task);
             effects.forgets.sort();
         }
         prop_assert_eq!(&done, &expected);
         done.places().into_iter().for_each(|place| self.reach(place));
-        self.r55_every_end_was_told()?;
+        self.r55_every_end_has_a_notice()?;
         self.write_down();
         self.r126_no_order_is_lost()?;
         self.rules_after_each_step(&done)
@@ -84,7 +84,7 @@ impl Sim {
     }
 
     /// Carries out an effect as executors, clients and subscribers would, and records it.
-    fn obey(&mut self, effect: Effect, done: &mut Expected) -> Checked {
+    fn carry_out(&mut self, effect: Effect, done: &mut Expected) -> Checked {
         match effect {
             Effect::Start { executor, task, run, spec, begin } => {
                 prop_assert_eq!(executor, spec.executor());
@@ -94,14 +94,14 @@ impl Sim {
                 self.hide(task, client)?;
                 done.detached.push((task, client));
             }
-            Effect::Control { task, run, control: Control::Answer { key, option }, .. } => {
+            Effect::Control { task, run, control: Control::Answer { key, option, .. }, .. } => {
                 let proc = self.procs.iter_mut().find(|proc| (proc.task, proc.run) == (task, run));
                 let waited = proc.is_some_and(|proc| proc.waiting.remove(&key));
                 prop_assert!(waited, "{task} does not wait for an answer to {key}, or not any more");
                 done.decisions.push(Decision { task, key, option: option.map(Into::into) });
             }
             Effect::End { task, run, signal, .. } => {
-                self.is_told_to_end(task, run, signal)?;
+                self.is_ordered_to_end(task, run, signal)?;
                 done.ends.push((task, signal));
             }
             Effect::Control { task, run, control: Control::Signal { signal, tree }, .. } => {
@@ -145,9 +145,9 @@ impl Sim {
             }
             Effect::Notice { notice, seen_by } => {
                 self.is_seen_truly(&seen_by)?;
-                let told = Told::from(&*notice);
-                self.is_told_truly(&notice, &told)?;
-                done.notices.push(told);
+                let sent = SentNotice::from(&*notice);
+                self.notice_is_true(&notice, &sent)?;
+                done.notices.push(sent);
             }
             Effect::Exit => done.exit = true,
             Effect::CaughtUp { .. } => panic!("only a dispatcher says so"),
@@ -168,7 +168,7 @@ impl Sim {
     fn is_answered(&mut self, to: ReplyTo, reply: &Reply, done: &mut Expected) -> Checked {
         let answer = Answer::from(reply);
         self.reply_follows_its_effect(&answer)?;
-        self.hand_over_is_told_truly(to, &answer, done)?;
+        self.hand_over_is_reported_truly(to, &answer, done)?;
         self.r55_an_inbox_is_true(to, &answer)?;
         let of_resume = self.resumes.remove(&to);
         let is_gone = !self.clients.contains(&to.client);
@@ -181,7 +181,7 @@ impl Sim {
         Ok(())
     }
 
-    fn is_told_to_end(&mut self, task: TaskId, run: u32, signal: i32) -> Checked {
+    fn is_ordered_to_end(&mut self, task: TaskId, run: u32, signal: i32) -> Checked {
         if signal == KILL
             && let Some(proc) = self.starting(task, run)
         {
@@ -250,7 +250,7 @@ impl Sim {
         prop_assert_eq!(is_parked, self.model.is_parked(known), "{} waits for its batch", id);
         self.is_shown_rightly(&task)?;
         self.notes_no_order(id)?;
-        self.questions_are_told(&task)?;
+        self.questions_have_notices(&task)?;
         let Some(agent) = &task.agent else { return Ok(()) };
         let asked = agent.questions.iter().map(|question| question.key);
         let proc = self.procs.iter().find(|proc| proc.task == id);
@@ -274,9 +274,9 @@ impl Sim {
             _ => &[],
         };
         for (id, status) in tasks {
-            let told = self.told.get(id);
-            let told_end = told.is_some_and(|kind| kind.is_terminal() || *kind == EventKind::Cleared);
-            prop_assert!(told_end != status.is_active(), "{id} is {status}, told: {told:?}");
+            let latest = self.latest_events.get(id);
+            let is_over = latest.is_some_and(|kind| kind.is_terminal() || *kind == EventKind::Cleared);
+            prop_assert!(is_over != status.is_active(), "{id} is {status}, told: {latest:?}");
         }
         Ok(())
     }
@@ -289,7 +289,7 @@ impl Sim {
             Paused, Progress, Ready, Released, Resumed, Retrying, Started, Submitted,
         };
         let (id, status) = (task.id, task.status());
-        let before = self.told.get(&id).copied();
+        let before = self.latest_events.get(&id).copied();
         let at_work = match before {
             Some(Started) => Some(Status::Running),
             Some(Resumed) => Some(Status::Resumed),
@@ -349,7 +349,7 @@ impl Sim {
                 | Continued
         );
         if is_turn {
-            self.told.insert(id, kind);
+            self.latest_events.insert(id, kind);
         }
         Ok(())
     }

@@ -93,7 +93,7 @@ impl Sim {
             let mut same = before.clone();
             same.foreground = after.foreground;
             if let (Some(same), Some(after)) = (&mut same.agent, &after.agent) {
-                same.told = after.told;
+                same.last_notified = after.last_notified;
             }
             prop_assert_eq!(format!("{:?}", same), format!("{:?}", after), "the job is another one");
             if before.foreground != after.foreground {
@@ -252,7 +252,12 @@ impl Sim {
 
     /// Checks that the effect and the event come before the reply, and that the caller is the detached client (R61). A
     /// job that has ended is not reported as backgrounded, and vice versa (R66).
-    pub(super) fn hand_over_is_told_truly(&self, to: ReplyTo, answer: &Answer, done: &Expected) -> Checked {
+    pub(super) fn hand_over_is_reported_truly(
+        &self,
+        to: ReplyTo,
+        answer: &Answer,
+        done: &Expected,
+    ) -> Checked {
         match answer {
             Answer::Backgrounded(id, _) => {
                 let adopted = done.adopts.contains(id);

@@ -73,7 +73,7 @@ pub struct Sim {
     submitted: u64,
     seq: u64,
     /// The latest lifecycle event of each task.
-    told: BTreeMap<TaskId, EventKind>,
+    latest_events: BTreeMap<TaskId, EventKind>,
     /// The rest of its tree and the usage that the latest event of each ended task showed.
     rests: BTreeMap<TaskId, (Lingering, Option<Usage>)>,
     /// The latest start of each task that an event showed.
@@ -120,7 +120,7 @@ impl Sim {
             calls: 0,
             submitted: 0,
             seq: 0,
-            told: BTreeMap::new(),
+            latest_events: BTreeMap::new(),
             rests: BTreeMap::new(),
             starts: BTreeMap::new(),
             after_exit: 0,
@@ -154,7 +154,7 @@ impl Sim {
         prop_assert!(self.open.is_empty(), "calls were never answered: {:?}", self.open);
         prop_assert_eq!(self.core.summary().active(), 0, "tasks are stuck");
         prop_assert_eq!(self.model.unanswered(), 0, "calls were never answered");
-        for id in self.told.keys() {
+        for id in self.latest_events.keys() {
             let status = self.model.get(*id).map(super::model::Known::status);
             prop_assert!(status.is_none_or(|status| !status.is_active()), "{id} has no terminal event");
         }
@@ -231,7 +231,8 @@ impl Sim {
                 let waiting = agent
                     .and_then(|agent| agent.questions.get(question % (agent.questions.len() + 1)).cloned());
                 let request = waiting.map_or(*question as u64, |question| question.request);
-                let option = ["yes", "no", "perhaps"][usize::from(*option)].into();
+                let option =
+                    ["yes", "no", "perhaps"].get(usize::from(*option)).map(|option| (*option).into());
                 self.request(*client, Request::Answer { id, request, option })
             }
             Op::Block { client, picks, timeout, mode, ready } => {

@@ -10,7 +10,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::notice::NoticeKind;
 use proptest::{prop_assert, prop_assert_eq};
 
-use super::super::expected::{Answer, Told};
+use super::super::expected::{Answer, SentNotice};
 use super::super::ops::Mark;
 use super::{Checked, Sim};
 
@@ -145,17 +145,17 @@ impl Sim {
 
     /// Checks that a notice follows its event, comes once, shows the task as it is, and counts the other tasks
     /// correctly.
-    pub(super) fn is_told_truly(&mut self, notice: &Notice, told: &Told) -> Checked {
-        let (id, run, kind) = (told.task, told.run, told.kind);
+    pub(super) fn notice_is_true(&mut self, notice: &Notice, sent: &SentNotice) -> Checked {
+        let (id, run, kind) = (sent.task, sent.run, sent.kind);
         prop_assert_eq!((notice.at, notice.task.foreground), (self.now.wall, None));
         let session = self.post.sessions.get(&id).cloned();
         prop_assert_eq!(&session, &notice.task.spec.session);
         let is_end = kind.is_end();
         if kind == NoticeKind::NeedsInput {
-            let question = told.question.unwrap_or_default();
+            let question = sent.question.unwrap_or_default();
             prop_assert!(self.post.questions.insert((id, question)), "{question} of {id} is told twice");
         } else {
-            prop_assert_eq!(self.post.due.remove(&id), Some(kind), "nobody has heard of that: {:?}", told);
+            prop_assert_eq!(self.post.due.remove(&id), Some(kind), "nobody has heard of that: {:?}", sent);
         }
         // R51: a resume is not a start. R55: one end per run.
         let is_new = match is_end {
@@ -163,14 +163,14 @@ impl Sim {
             false if kind == NoticeKind::Started => run == 1 && self.post.starts.insert(id),
             false => !self.post.ends.contains(&(id, run)),
         };
-        prop_assert!(is_new, "told twice: {:?}", told);
+        prop_assert!(is_new, "told twice: {:?}", sent);
         let active = session.as_ref().map(|session| self.active_beside(session, id));
-        prop_assert_eq!(told.active, active, "{:?}", told);
+        prop_assert_eq!(sent.active, active, "{:?}", sent);
         let Some(session) = session.filter(|_| kind != NoticeKind::Started) else { return Ok(()) };
         if self.post.bereft.contains(&id) {
             self.reach("not kept for an ended session");
         } else {
-            let key = (id, run, told.question.filter(|_| !is_end));
+            let key = (id, run, sent.question.filter(|_| !is_end));
             self.post.sent.entry(session).or_default().push(key);
         }
         Ok(())
@@ -179,18 +179,19 @@ impl Sim {
     /// Returns the number of the session's other tasks that were submitted or resumed without a terminal event since.
     fn active_beside(&self, session: &Arc<str>, id: TaskId) -> u64 {
         let others = self.post.sessions.iter().filter(|(other, of)| **other != id && *of == session);
-        let is_active = |other: &TaskId| self.told.get(other).is_some_and(|kind| !kind.is_terminal());
+        let is_active =
+            |other: &TaskId| self.latest_events.get(other).is_some_and(|kind| !kind.is_terminal());
         others.filter(|(other, _)| is_active(other)).count() as u64
     }
 
     /// Checks that no start or end is left without a notice after a step.
-    pub(super) fn r55_every_end_was_told(&self) -> Checked {
+    pub(super) fn r55_every_end_has_a_notice(&self) -> Checked {
         prop_assert!(self.post.due.is_empty(), "not told: {:?}", self.post.due);
         Ok(())
     }
 
     /// Checks that the question that can be answered now had its notice, unless the task is in the foreground.
-    pub(super) fn questions_are_told(&self, task: &Snapshot) -> Checked {
+    pub(super) fn questions_have_notices(&self, task: &Snapshot) -> Checked {
         let next = task.agent.as_ref().and_then(|agent| agent.questions.front());
         if let (Some(next), None) = (next, task.foreground) {
             prop_assert!(self.post.questions.contains(&(task.id, next.request)), "not told: {:?}", next);
@@ -246,13 +247,13 @@ impl Sim {
         Ok(())
     }
 
-    fn items_are_true(&mut self, read: &Read, items: &[(u64, Told)]) -> Checked {
+    fn items_are_true(&mut self, read: &Read, items: &[(u64, SentNotice)]) -> Checked {
         prop_assert!(items.len() <= read.limit);
         let mut before = read.after;
-        for (number, told) in items {
+        for (number, item) in items {
             prop_assert!(*number > before, "{number} comes after {before}");
             before = *number;
-            let key = (told.task, told.run, told.question.filter(|_| !told.kind.is_end()));
+            let key = (item.task, item.run, item.question.filter(|_| !item.kind.is_end()));
             let first = self.post.numbers.entry(*number).or_insert((read.session.clone(), key));
             prop_assert_eq!(&*first, &(read.session.clone(), key), "{} is given twice", number);
             prop_assert!(!self.post.done.contains(number), "{number} comes back");
@@ -263,7 +264,8 @@ impl Sim {
     /// Returns the current states of the tasks that the end of these sessions and jobs must not affect.
     pub(super) fn untouched_by_ends(&self, sessions: &[Arc<str>], jobs: &[TaskId]) -> Vec<Snapshot> {
         let of_ended = |id: &TaskId| self.post.sessions.get(id).is_some_and(|of| sessions.contains(of));
-        let live = self.told.iter().filter(|(_, kind)| **kind != EventKind::Cleared).map(|(id, _)| *id);
+        let live =
+            self.latest_events.iter().filter(|(_, kind)| **kind != EventKind::Cleared).map(|(id, _)| *id);
         let others = live.filter(|id| !of_ended(id) && !jobs.contains(id));
         others.filter_map(|id| self.core.get(&id.into()).ok()).collect()
     }

@@ -224,7 +224,11 @@ impl Sim {
         let candidates: Vec<(TaskId, u32)> = match kind {
             Stale::LaterRun => live.map(|(id, run)| (id, run + 1)).collect(),
             Stale::EarlierRun => live.filter(|(_, run)| *run > 1).map(|(id, run)| (id, run - 1)).collect(),
-            Stale::Cleared => self.model.gone.values().rev().take(8).map(|(id, _)| (*id, 1)).collect(),
+            // A process that was given up may outlive its task, and its facts are true.
+            Stale::Cleared => {
+                let gone = self.model.gone.values().rev().take(8).map(|(id, _)| (*id, 1));
+                gone.filter(|(id, _)| self.procs.iter().all(|proc| proc.task != *id)).collect()
+            }
             Stale::Settled => live.filter(|(id, _)| settled(id)).collect(),
         };
         let Some((task, run)) = candidates.get(pick % candidates.len().max(1)).copied() else {

@@ -76,6 +76,11 @@ impl Acp {
     }
 
     /// Never called, as no connection exists.
+    pub fn judge(&self, _: &Arc<str>, _: Box<str>) -> Ready<TurnEnd> {
+        match self.0 {}
+    }
+
+    /// Never called, as no connection exists.
     pub fn cancel(&self, _: &Arc<str>) -> Ready<()> {
         match self.0 {}
     }

@@ -68,7 +68,7 @@ const QUIET: Duration = Duration::from_millis(300);
 const QUIET_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long an agent has to list its sessions after it rejected a prompt.
-const LIST_PATIENCE: Duration = Duration::from_secs(5);
+const LIST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection that speaks the Agent Client Protocol. Dropping it closes the connection.
 #[derive(Debug)]
@@ -240,15 +240,20 @@ impl Acp {
                         TurnEnd::Forgotten(words.into())
                     }
                     Meaning::LoggedOut => TurnEnd::LoggedOut(format!("{words}; {}", self.hello.login).into()),
-                    // Some agents report only that something went wrong.
-                    Meaning::Other if !self.still_lists(key).await => {
-                        self.routes.close(key);
-                        TurnEnd::Forgotten(words.into())
-                    }
-                    Meaning::Other => TurnEnd::Failed(words.into()),
+                    Meaning::Other => TurnEnd::Rejected(words.into()),
                 }
             }
         }
+    }
+
+    /// Finds out whether a prompt was rejected because the agent has forgotten the session: some agents report only
+    /// that something went wrong.
+    pub async fn judge(&self, key: &Arc<str>, why: Box<str>) -> TurnEnd {
+        if self.still_lists(key).await {
+            return TurnEnd::Failed(why);
+        }
+        self.routes.close(key);
+        TurnEnd::Forgotten(why)
     }
 
     /// Passes on the turn's token counts from the answer to its prompt.

@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 
+use bgd_shared::quote::quoted_lines;
 use bgd_shared::show;
 use serde_json::{Map, Value};
 
@@ -70,7 +71,7 @@ fn words(value: &Value) -> Option<String> {
         Value::String(text) => Some(text.clone()),
         Value::Array(words) => {
             let words: Option<Vec<String>> =
-                words.iter().map(|word| word.as_str().map(show::quoted)).collect();
+                words.iter().map(|word| word.as_str().map(quoted_lines)).collect();
             words.map(|words| words.join(" "))
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => None,

@@ -79,8 +79,8 @@ fn known(update: SessionUpdate) -> Option<Update> {
     }
 }
 
-fn steps(told: Plan) -> Vec<bgd_shared::consumption::PlanStep> {
-    plan(told.entries.into_iter().map(|entry| {
+fn steps(received: Plan) -> Vec<bgd_shared::consumption::PlanStep> {
+    plan(received.entries.into_iter().map(|entry| {
         let status = match entry.status {
             PlanEntryStatus::InProgress => StepStatus::InProgress,
             PlanEntryStatus::Completed => StepStatus::Completed,

@@ -24,9 +24,11 @@ impl Opencode {
         let OpencodeState { access, version, took, sessions } = state;
         let api = Api::new(&access.0, access.1.as_deref()).map_err(io::Error::other)?;
         let (this, _) = Self::following(Arc::new(api), access, Timing::default());
-        for SessionState { key, directory, told, turn } in sessions {
+        for SessionState { key, directory, is_stop_requested, turn } in sessions {
             if let Some(updates) = updates(&key) {
-                this.add(key, directory, updates, turn).told.store(told, Ordering::Relaxed);
+                this.add(key, directory, updates, turn)
+                    .is_requested
+                    .store(is_stop_requested, Ordering::Relaxed);
             }
         }
         Ok(Self { version, took, ..this })
@@ -60,13 +62,14 @@ impl Opencode {
             let Handle { directory, stop, updates, prompting, shown, orders: _, goes_on: _, _work } = handle;
             let turn = shown.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
             let is_prompting = prompting.load(Ordering::Relaxed);
-            let is_told = updates.is_closed() || updates.capacity() == updates.max_capacity();
-            if turn.runs != is_prompting || !is_told {
+            let is_drained = updates.is_closed() || updates.capacity() == updates.max_capacity();
+            if turn.runs != is_prompting || !is_drained {
                 return None;
             }
             turn.asks.references()?;
             let (key, directory) = (Arc::clone(key), Arc::clone(directory));
-            sessions.push(SessionState { key, directory, told: stop.told.load(Ordering::Relaxed), turn });
+            let is_stop_requested = stop.is_requested.load(Ordering::Relaxed);
+            sessions.push(SessionState { key, directory, is_stop_requested, turn });
         }
         Some(OpencodeState { access: access.clone(), version: version.clone(), took: *took, sessions })
     }

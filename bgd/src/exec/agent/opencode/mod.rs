@@ -38,7 +38,7 @@ pub use self::wire::{Event, bounded, event};
 use super::connection::{Opened, TurnEnd, Updates, Wanted};
 use crate::core::Refusal;
 use crate::exec::http;
-use crate::exec::job::Job;
+use crate::exec::threads::job::Job;
 
 /// How many prompts of a session may be queued. The daemon sends one at a time.
 const ORDERS: usize = 4;
@@ -190,10 +190,10 @@ impl Opencode {
         };
         let work = Job::start(Session::new(parts, before).run());
         let prompting = Arc::default();
-        let told = Arc::clone(&stop);
+        let returned = Arc::clone(&stop);
         let handle = Handle { directory, orders, stop, updates, prompting, shown, goes_on, _work: work };
         self.sessions().insert(key, handle);
-        told
+        returned
     }
 
     /// Sends a prompt to an open session, and waits for the end of the turn; for a turn carried over an upgrade, only
@@ -208,7 +208,7 @@ impl Opencode {
         let lost = || TurnEnd::Failed("the session was closed".into());
         let Some((orders, stop, goes_on, _prompting)) = found else { return lost() };
         if !goes_on {
-            stop.told.store(false, Ordering::Relaxed);
+            stop.is_requested.store(false, Ordering::Relaxed);
         }
         let prompt = (!goes_on).then(|| prompt.to_owned());
         let (reply, end) = oneshot::channel();
@@ -223,7 +223,7 @@ impl Opencode {
         let found =
             self.sessions().get(key).map(|handle| (Arc::clone(&handle.directory), Arc::clone(&handle.stop)));
         let Some((directory, stop)) = found else { return };
-        stop.told.store(true, Ordering::Relaxed);
+        stop.is_requested.store(true, Ordering::Relaxed);
         // A look finds the result, even if this future is dropped before the server answers.
         stop.look.notify_one();
         if let Err(error) = self.api.abort(SessionAddress { session: key, directory: &directory }).await {

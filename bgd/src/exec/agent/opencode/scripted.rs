@@ -17,6 +17,8 @@ pub mod server {
         pub permissions: Vec<Value>,
         pub requests: Vec<(String, Value)>,
         pub deleted: bool,
+        /// Whether requests for the status are not answered.
+        pub is_mute: bool,
         listeners: Vec<mpsc::UnboundedSender<String>>,
     }
 
@@ -107,8 +109,12 @@ pub mod server {
                 return self.tell_on(stream).await;
             }
             let (status, answer) = self.answer(verb_and_path);
+            let is_mute = self.state.lock().unwrap().is_mute && verb_and_path == "GET /session/status";
             self.state.lock().unwrap().requests.push((line.clone(), content));
             self.changes.send_modify(|changes| *changes += 1);
+            if is_mute {
+                return std::future::pending().await;
+            }
             let answer = answer.to_string();
             let length = answer.len();
             let head =

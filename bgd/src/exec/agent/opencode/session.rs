@@ -68,7 +68,7 @@ pub struct Order {
 #[derive(Debug, Default)]
 pub struct Stop {
     /// Whether the turn was asked to end.
-    pub told: AtomicBool,
+    pub is_requested: AtomicBool,
     /// Requests a look.
     pub look: Notify,
 }
@@ -172,7 +172,7 @@ impl Session {
                 },
                 () = until_abandoned(&mut self.reply), if runs => self.reset_after_turn(),
                 why = &mut gone, if runs => self.finish(TurnEnd::Broken(why)),
-                () = self.parts.stop.look.notified() => self.hurry(),
+                () = self.parts.stop.look.notified() => self.look_soon(),
                 () = tokio::time::sleep_until(self.due), if runs && !holds => self.look().await,
                 () = self.asks.next() => {}
                 signal = self.parts.signals.recv(), if !self.stale && !holds => match signal {
@@ -282,12 +282,12 @@ impl Session {
             Event::Part(part) => turn.on_part(&part),
             Event::Delta(delta) => turn.on_delta(&delta),
             Event::Idle | Event::Deleted => {
-                self.hurry();
+                self.look_soon();
                 None
             }
             Event::Fault(fault) => {
                 turn.complain(Instant::now().into_std(), fault);
-                self.hurry();
+                self.look_soon();
                 None
             }
             Event::Permission(asked) if runs => {
@@ -339,7 +339,7 @@ impl Session {
     }
 
     /// Schedules a look as soon as possible, if a turn runs.
-    fn hurry(&mut self) {
+    fn look_soon(&mut self) {
         if self.reply.is_some() {
             self.due = self.due.min(Instant::now().max(self.looked + MIN_LOOK_INTERVAL));
         }
@@ -351,7 +351,13 @@ impl Session {
         let Some(turn) = &self.turn else { return };
         let had_begun = turn.has_begun();
         let is_poll = self.thorough || self.looked.elapsed() >= self.parts.timing.poll;
-        let found = self.read(turn).await;
+        let mut hold = self.parts.hold.clone();
+        let found = tokio::select! {
+            biased;
+            // A server that does not answer must not delay an upgrade. Nothing is lost: the look stays due.
+            Ok(_) = hold.wait_for(|holds| *holds) => return,
+            found = self.read(turn) => found,
+        };
         self.looked = Instant::now();
         match found {
             Ok(truth) => {
@@ -395,7 +401,7 @@ impl Session {
             busy: truth.busy.iter().any(|busy| **busy == *self.parts.id),
             had_begun,
             now: self.looked.into_std(),
-            cancelled: self.parts.stop.told.load(Ordering::Relaxed),
+            cancelled: self.parts.stop.is_requested.load(Ordering::Relaxed),
             grace: timing.grace,
             stall: timing.stall,
         };

@@ -20,7 +20,8 @@ pub(super) struct SessionState {
     pub(super) key: Arc<str>,
     pub(super) directory: Arc<str>,
     /// Whether its turn was asked to end.
-    pub(super) told: bool,
+    #[serde(rename = "told")]
+    pub(super) is_stop_requested: bool,
     pub(super) turn: TurnState,
 }
 

@@ -13,7 +13,7 @@ mod tests {
 
     use super::super::super::connection::{Ask, TurnEnd, UPDATES, Update, Wanted};
     use super::super::Opencode;
-    use super::super::scripted::server::Server;
+    use super::super::scripted::server::{Server, State};
     use super::super::session::Timing;
 
     /// A session whose prompt has reached the server.
@@ -29,6 +29,7 @@ mod tests {
     fn wanted(session: Option<&str>) -> Wanted {
         Wanted {
             task: TaskId::random(),
+            run: 1,
             session: session.map(Arc::from),
             cwd: "/d".into(),
             title: None,
@@ -164,16 +165,16 @@ mod tests {
         run.idle();
         let Run { turn, mut updates, .. } = run;
         assert_eq!(turn.await.unwrap(), TurnEnd::Completed);
-        let mut told = Vec::new();
+        let mut received = Vec::new();
         while let Ok(update) = updates.try_recv() {
             match update {
-                Update::Text(text) => told.push(text),
-                Update::Part => told.push("part".to_owned()),
-                Update::Message => told.push("message".to_owned()),
+                Update::Text(text) => received.push(text),
+                Update::Part => received.push("part".to_owned()),
+                Update::Message => received.push("message".to_owned()),
                 _ => {}
             }
         }
-        assert_eq!(told, ["one", "part", "two", "message", "three"]);
+        assert_eq!(received, ["one", "part", "two", "message", "three"]);
     }
 
     #[tokio::test]
@@ -407,5 +408,31 @@ mod tests {
             let refusal = Opencode::connect(url, None).await.unwrap_err();
             assert_eq!(refusal.kind, ErrorKind::AgentUnavailable, "{url}");
         }
+    }
+
+    #[tokio::test]
+    async fn r121_server_that_does_not_answer_delays_no_upgrade() {
+        let mut run = Run::start(fast()).await;
+        run.server.state.lock().unwrap().is_mute = true;
+        let looks = |state: &State| {
+            state.requests.iter().filter(|(line, _)| line.starts_with("GET /session/status")).count()
+        };
+        let before = run.server.until(|state| Some(looks(state))).await;
+        // The one before may have been answered.
+        run.server.until(|state| (looks(state) > before).then_some(())).await;
+        run.opencode.hold(true);
+        let carried = async {
+            while run.opencode.state().is_none() {
+                while run.updates.try_recv().is_ok() {}
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), carried).await.expect("its state");
+        // The look is made up for.
+        run.server.state.lock().unwrap().is_mute = false;
+        run.write(&[run.done("there")]);
+        run.server.state.lock().unwrap().busy.clear();
+        run.opencode.hold(false);
+        assert_eq!(run.turn.await.unwrap(), TurnEnd::Completed);
     }
 }

@@ -38,7 +38,7 @@ impl Text {
     }
 
     /// Handles an event with the whole text so far. Returns the new text.
-    pub fn told(&mut self, text: &str, closed: bool) -> String {
+    pub fn update(&mut self, text: &str, closed: bool) -> String {
         self.at = Some(text.len());
         self.read(text, closed)
     }
@@ -80,7 +80,7 @@ mod tests {
 
     fn opened() -> Text {
         let mut text = Text::default();
-        assert_eq!(text.told("", false), "");
+        assert_eq!(text.update("", false), "");
         text
     }
 
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(text.grow("one "), "one");
         assert_eq!(text.grow("two"), " two");
         assert_eq!(text.grow("  \n"), "");
-        assert_eq!(text.told("one two", true), "");
+        assert_eq!(text.update("one two", true), "");
         assert_eq!(text.grow("late"), "");
     }
 
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(text.grow("one"), "one");
         text.lose_track();
         assert_eq!(text.grow(" three"), "");
-        assert_eq!(text.told("one two three", true), " two three");
+        assert_eq!(text.update("one two three", true), " two three");
         assert_eq!(text.read("one two three", true), "");
     }
 
@@ -109,7 +109,7 @@ mod tests {
         let mut text = Text::default();
         assert_eq!(text.grow("x"), "", "where this piece belongs is not known");
         assert_eq!(text.read("one two", false), "one two");
-        assert_eq!(text.told("", false), "");
+        assert_eq!(text.update("", false), "");
         assert_eq!(text.grow("one "), "");
         assert_eq!(text.grow("two th"), " th");
         assert_eq!(text.read("one two three", true), "ree");
@@ -119,7 +119,7 @@ mod tests {
     fn rewritten_text_yields_nothing() {
         let mut text = opened();
         assert_eq!(text.grow("aü"), "aü");
-        assert_eq!(text.told("üü", false), "");
-        assert_eq!(text.told("ü", true), "");
+        assert_eq!(text.update("üü", false), "");
+        assert_eq!(text.update("ü", true), "");
     }
 }

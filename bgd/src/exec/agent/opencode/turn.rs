@@ -119,7 +119,8 @@ pub struct Turn {
     /// The number of tokens in the context, according to its newest message.
     context: Option<u64>,
     /// The last reported values of `sum` and `context`.
-    told: (Taken, Option<u64>),
+    #[serde(rename = "told")]
+    reported: (Taken, Option<u64>),
 }
 
 impl Turn {
@@ -142,14 +143,14 @@ impl Turn {
             unanswered: None,
             sum: Taken::default(),
             context: None,
-            told: Default::default(),
+            reported: Default::default(),
         }
     }
 
     /// Returns the turn's consumption, if it has changed since the last call.
     pub fn consumed(&mut self) -> Option<News> {
         let now = (self.sum, self.context);
-        if std::mem::replace(&mut self.told, now) == now {
+        if std::mem::replace(&mut self.reported, now) == now {
             return None;
         }
         let cost = Cost { amount: self.sum.cost, currency: CURRENCY.to_owned() };
@@ -231,7 +232,7 @@ impl Turn {
             return None;
         }
         let closed = part.time.is_some_and(|time| time.end.is_some());
-        self.part(part, |text| text.told(&part.text, closed))
+        self.part(part, |text| text.update(&part.text, closed))
     }
 
     /// Handles an event: a part has grown.
@@ -475,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_other_messages_and_parts_are_told_apart() {
+    fn texts_of_other_messages_and_parts_are_kept_apart() {
         let mut turn = turn();
         let text = |id: &str, text: &str| json!({ "id": id, "type": "text", "text": text });
         let done = json!({ "time": { "created": 11, "completed": 12 }, "finish": "stop" });

@@ -22,7 +22,7 @@ pub struct PendingReports {
     report: Report,
     plan: Option<Arc<[PlanStep]>>,
     last_words: Option<Box<str>>,
-    told_at: Option<Instant>,
+    reported_at: Option<Instant>,
 }
 
 impl PendingReports {
@@ -56,21 +56,28 @@ impl PendingReports {
 
     /// Returns when the pending reports are due; `None` if there are none.
     pub fn due(&self) -> Option<Instant> {
-        let Self { tool_calls, latest_tools: _, denied, report, plan, last_words, told_at } = self;
+        let Self { tool_calls, latest_tools: _, denied, report, plan, last_words, reported_at } = self;
         let is_empty = *tool_calls == 0
             && denied.is_none()
             && report.is_empty()
             && plan.is_none()
             && last_words.is_none();
-        if is_empty { None } else { Some(told_at.map_or_else(Instant::now, |at| at + PAUSE)) }
+        if is_empty { None } else { Some(reported_at.map_or_else(Instant::now, |at| at + PAUSE)) }
     }
 
     /// Takes all pending reports as facts to be sent at `now`.
     pub fn take(&mut self, now: Instant) -> Vec<Fact> {
-        let told_at = if self.due().is_some() { Some(now) } else { self.told_at };
-        let pending = std::mem::replace(self, Self { told_at, ..Self::default() });
-        let Self { tool_calls: calls, latest_tools: latest, denied, report, plan, last_words, told_at: _ } =
-            pending;
+        let reported_at = if self.due().is_some() { Some(now) } else { self.reported_at };
+        let pending = std::mem::replace(self, Self { reported_at, ..Self::default() });
+        let Self {
+            tool_calls: calls,
+            latest_tools: latest,
+            denied,
+            report,
+            plan,
+            last_words,
+            reported_at: _,
+        } = pending;
         let tools = (calls > 0).then_some(Fact::Tools { calls, latest });
         let denied = denied.map(|(times, what)| Fact::Denied { times, what });
         let consumed = (!report.is_empty()).then(|| Fact::Consumed(Box::new(report)));

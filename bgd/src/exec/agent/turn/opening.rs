@@ -22,14 +22,13 @@ impl Turn {
         let (sender, updates) = mpsc::channel(UPDATES);
         let order = &self.order;
         let wanted = order.wanted();
-        let folder = order.spec.cwd.clone();
         // Outside of the future, so that the lease is known even if opening is abandoned.
         let leased = OnceCell::new();
         let opening = async {
-            let is_folder = move || std::path::Path::new(folder.as_os_str()).is_dir();
             // For an agent on another machine, the path is a folder on that machine, and the agent checks it.
-            if order.agent.on.is_none() && self.context.workers.run(is_folder).await != Some(true) {
-                return Err(no_folder(&order.spec).into());
+            if order.agent.on.is_none() {
+                let found = manager.folders.check(&order.spec.cwd).await;
+                found.map_err(|why| no_folder(&order.spec, &why))?;
             }
             // The configuration may have been reloaded since the task was submitted.
             order.agent.takes(&order.settings).map_err(Refusal::from)?;

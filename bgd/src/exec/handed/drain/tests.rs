@@ -23,11 +23,11 @@ struct StartedDrain {
 /// Prepares a drain that fills an output file in a temporary folder.
 async fn prepare(source: Source, via: Option<Via>) -> (Prepared, tempfile::TempDir) {
     let home = tempfile::tempdir().unwrap();
-    let (told, tell) = oneshot::channel();
+    let (done, result) = oneshot::channel();
     let flow = Flow { source, file: File::create(home.path().join("out")).unwrap(), via };
-    let tell_it: Tell = Box::new(move |prepared| drop(told.send(prepared.unwrap())));
-    DrainThread::start().unwrap().prepare(TaskId::random(), vec![flow], tell_it);
-    (tell.await.unwrap(), home)
+    let callback: PreparedCallback = Box::new(move |prepared| drop(done.send(prepared.unwrap())));
+    DrainThread::start().unwrap().prepare(TaskId::random(), vec![flow], callback);
+    (result.await.unwrap(), home)
 }
 
 async fn begin(source: Source) -> StartedDrain {
@@ -162,11 +162,11 @@ async fn unwritable_output_file_does_not_block_the_writer() {
         Flow { source: Source::Pipe(reader.into()), file: full(), via: None },
         Flow { source: Source::Socket(near.into()), file: full(), via: None },
     ];
-    let (told, tell) = oneshot::channel();
-    let tell_it: Tell = Box::new(move |prepared| drop(told.send(prepared.unwrap())));
-    DrainThread::start().unwrap().prepare(TaskId::random(), flows, tell_it);
+    let (done, result) = oneshot::channel();
+    let callback: PreparedCallback = Box::new(move |prepared| drop(done.send(prepared.unwrap())));
+    DrainThread::start().unwrap().prepare(TaskId::random(), flows, callback);
     let (facts, mut reports) = messages::facts();
-    let drains = tell.await.unwrap().begin(&Loss::new(TaskId::random(), 1, facts));
+    let drains = result.await.unwrap().begin(&Loss::new(TaskId::random(), 1, facts));
     let writers = thread::spawn(move || {
         writer.write_all(&numbered(1_000_000)).unwrap();
         far.write_all(&numbered(1_000_000)).unwrap();

@@ -13,8 +13,8 @@ use bgd_shared::task::Task;
 
 use super::{CONFIRMED_WITHIN, CallResult, Machine, Outcome, PAUSES};
 use crate::core::{Fact, PlaceFact};
+use crate::exec::elsewhere::places;
 use crate::exec::host::SIGKILL;
-use crate::exec::places;
 use crate::exec::remote::bridge::{Bridge, BridgeError};
 use crate::exec::remote::link::Link;
 use crate::exec::remote::run::{Ending, Run, Stop, conclusion};
@@ -109,10 +109,10 @@ impl Machine {
         for (_, task) in marked {
             let Some(run) = self.runs.get_mut(&task) else { continue };
             let (Some(there), Some(Stop { signal, kill_at })) = (run.there, run.stop) else { continue };
-            if run.told == Some(signal) || run.told == Some(SIGKILL) {
+            if run.ordered == Some(signal) || run.ordered == Some(SIGKILL) {
                 continue;
             }
-            run.told = Some(signal);
+            run.ordered = Some(signal);
             let ending = Ending { task, run: run.number, there };
             groups.entry((signal, grace_ms(signal, kill_at))).or_default().push(ending);
         }
@@ -131,8 +131,8 @@ impl Machine {
     fn end_later(&mut self, signal: i32, endings: &[Ending]) {
         for Ending { task, run: number, .. } in endings {
             let run = self.runs.get_mut(task).filter(|run| run.number == *number);
-            if let Some(run) = run.filter(|run| run.told == Some(signal)) {
-                run.told = None;
+            if let Some(run) = run.filter(|run| run.ordered == Some(signal)) {
+                run.ordered = None;
                 self.to_end.insert((signal != SIGKILL, *task));
             }
         }
@@ -150,12 +150,12 @@ impl Machine {
         self.ending += 1;
         self.spawn(TaskId::from_u128(0), 0, Some(Arc::clone(bridge)), async move {
             let result = caller.wait::<TaskCancel>(&params).await.map(drop);
-            Outcome::Told { signal, grace_ms, endings, result }
+            Outcome::EndOrdered { signal, grace_ms, endings, result }
         });
     }
 
     /// Handles the answer to an order to end runs. A refused order is repeated, so that no run misses its signal.
-    pub(super) fn told(
+    pub(super) fn end_ordered(
         &mut self,
         bridge: &Arc<Bridge>,
         (signal, grace_ms): (i32, Option<u64>),
@@ -180,8 +180,8 @@ impl Machine {
         }
         for Ending { task, run: number, .. } in endings {
             let Some(run) = self.runs.get_mut(&task).filter(|run| run.number == number) else { continue };
-            if run.told == Some(signal) {
-                run.told = None;
+            if run.ordered == Some(signal) {
+                run.ordered = None;
             }
             if again == Again::Look {
                 run.look_again();
@@ -206,19 +206,21 @@ impl Machine {
         for fact in output.into_iter().chain([conclusion(end, &self.ssh.shell.host)]) {
             self.context.facts.send(task, number, fact);
         }
-        self.remove(task);
         // If the daemon is killed before the end is in the journal, the next daemon looks for the task on the machine.
         if self.is_durable && !is_given_up {
             self.unwritten.insert((task, number), there);
         } else {
             self.concluded.push(there.into());
         }
+        self.remove(task);
     }
 
     /// Marks the concluded runs that pass the filter for clearing, as their ends are in the journal.
     pub(super) fn clear_recorded(&mut self, filter: impl Fn(TaskId, u32) -> bool) {
-        let over = self.unwritten.extract_if(|(task, run), _| filter(*task, *run));
-        self.concluded.extend(over.map(|(_, there)| there.into()));
+        for ((task, run), there) in self.unwritten.extract_if(|(task, run), _| filter(*task, *run)) {
+            self.known.remove(task, run);
+            self.concluded.push(there.into());
+        }
     }
 
     /// Clears the concluded tasks on the machine, as all of their data is here. Makes one call at a time, so that each
@@ -275,7 +277,7 @@ impl Machine {
         let is_ending = |run: &&mut Run| run.number == number && run.has_no_grace() && !run.is_given_up;
         let Some(run) = self.runs.get_mut(&task).filter(is_ending) else { return };
         run.is_given_up = true;
-        let fact = places::unconfirmed_end(run.is_waiting(), &why);
+        let fact = Fact::GaveUp { why: why.into() };
         self.context.facts.send(task, run.number, fact);
     }
 

@@ -5,6 +5,7 @@
 mod connection;
 mod ends;
 mod news;
+mod orders;
 mod reads;
 mod recovery;
 
@@ -24,12 +25,14 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot};
 
 use self::reads::Reads;
-use crate::core::{Control, Fact, PlaceFact};
+use crate::core::{Control, Fact};
 use crate::exec::context::Context;
-use crate::exec::due::Due;
+use crate::exec::elsewhere::due::Due;
+use crate::exec::executor::DoneSender;
 use crate::exec::host::Host;
 use crate::exec::remote::bridge::Bridge;
 use crate::exec::remote::copy::{self, Losses};
+use crate::exec::remote::known::KnownRuns;
 use crate::exec::remote::link::Link;
 use crate::exec::remote::order::{self, Order};
 use crate::exec::remote::run::{Ending, Run, Step, Stop};
@@ -67,6 +70,8 @@ pub struct Machine {
     host: Host,
     orders: mpsc::UnboundedReceiver<Order>,
     runs: HashMap<TaskId, Run>,
+    /// The runs of all machines.
+    known: KnownRuns,
     /// The number of runs so far.
     turns: u64,
     /// The runs by their ids on the machine.
@@ -116,16 +121,18 @@ pub struct Machine {
     sweeps_at: Option<Instant>,
     /// Whether they may belong to this same instance, whose known runs are taken up.
     may_have_left: bool,
+    /// Whether a run of this instance may have been submitted since the note was written.
+    has_submitted: bool,
     /// Whether the first connection was made, or has failed.
     has_connected: bool,
     /// Whether a host was connected to for its runs: the configured one, or the one that had them before.
     has_opened: bool,
     /// Whether the host is a previous one that is connected to in case it has tasks, and could not be yet.
     is_back: bool,
-    /// Orders that came before the first connection, or before the state of their run was known.
+    /// Orders that came before the first connection, or before the state of their run was known again.
     early_orders: Vec<Order>,
     /// The waiters for orders that are carried out when the state of a run is known.
-    early_done: HashMap<TaskId, Vec<oneshot::Sender<()>>>,
+    early_done: HashMap<TaskId, Vec<DoneSender>>,
     /// The pause before the next attempt to connect.
     pause: Duration,
     /// How many attempts have failed since the machine was last of use.
@@ -146,19 +153,20 @@ enum Outcome {
     Known(Result<Box<Task>, ClientError>),
     Read(Stream, Result<Box<OutputResult>, ClientError>, Losses),
     /// The answer to an order to end runs.
-    Told {
+    EndOrdered {
         signal: i32,
         grace_ms: Option<u64>,
         endings: Vec<Ending>,
         result: Result<(), ClientError>,
     },
+    /// The answer to another order.
+    Ordered(Control, Result<(), ClientError>),
     Settled(Box<Task>, Option<Fact>),
     Left(Vec<Task>),
     /// Whether all tasks left on the machine were ended.
     Swept(bool),
     /// The tasks that may still have to be cleared.
     Cleared(Vec<TaskRef>),
-    Done,
 }
 
 impl Machine {
@@ -170,6 +178,7 @@ impl Machine {
         host: Host,
         orders: mpsc::UnboundedReceiver<Order>,
         is_durable: bool,
+        known: KnownRuns,
     ) -> Self {
         let (instance, may_have_left) = (origin.seen_there(), origin.has_been_there());
         Self {
@@ -180,6 +189,7 @@ impl Machine {
             host,
             orders,
             runs: HashMap::new(),
+            known,
             turns: 0,
             by_id: HashMap::new(),
             early: HashMap::new(),
@@ -205,6 +215,7 @@ impl Machine {
             gave_up_sweep: false,
             sweeps_at: None,
             may_have_left,
+            has_submitted: may_have_left,
             has_connected: false,
             has_opened: false,
             is_back: false,
@@ -261,12 +272,20 @@ impl Machine {
 
     /// Ends this daemon's session on the machine, if it can be reached and the runs are not left to the next daemon.
     async fn close(self) {
-        if self.leaves && !(self.runs.is_empty() && self.unwritten.is_empty()) {
+        if self.leaves && !self.is_idle() {
             return;
         }
         let Link::Open(bridge, _) = &self.link else { return };
-        let ended =
-            tokio::time::timeout(CONFIRMED_WITHIN / 4, sweep::end_session(bridge, &self.origin)).await;
+        let ending = async {
+            if self.leaves && !self.known.is_empty() {
+                // The session may also contain runs of other executors, which are left.
+                let left = sweep::leftover_tasks(bridge, &self.origin).await?;
+                sweep::end_tasks(bridge, &self.origin, &self.known.unknown_of(&left)).await
+            } else {
+                sweep::end_session(bridge, &self.origin).await
+            }
+        };
+        let ended = tokio::time::timeout(CONFIRMED_WITHIN / 4, ending).await;
         if matches!(ended, Ok(Ok(()))) && self.runs.is_empty() {
             self.origin.forget();
         }
@@ -296,7 +315,7 @@ impl Machine {
             Order::Written { task, run } => self.written(task, run),
             Order::Hold { holds } => self.is_held = holds,
             Order::Leave => self.leaves = true,
-            Order::Check { tell } => self.check(tell),
+            Order::Check { done } => self.check(done),
             Order::Configure(ssh) => self.configure(*ssh),
             // The machine's daemon reports the usage with the end.
             Order::Count { .. } | Order::Close => {}
@@ -308,10 +327,13 @@ impl Machine {
         let (number, is_split, is_taken_up) = (run.number, run.spec.split, run.is_taken_up);
         let stop = run.stop;
         run.is_busy = true;
+        self.has_submitted |= run.may_exist();
         run.turn = self.turns;
         self.turns += 1;
         self.by_id.extend(run.there.map(|there| (there, task)));
-        self.runs.insert(task, run);
+        if let Some(before) = self.runs.insert(task, run).filter(|before| before.number != number) {
+            self.known.remove(task, before.number);
+        }
         self.spawn(task, number, None, async move {
             let workers = context.workers.clone();
             let prepared = workers.run(move || {
@@ -342,37 +364,8 @@ impl Machine {
         self.calls.push(Box::pin(async move { CallResult { task, run, bridge, outcome: call.await } }));
     }
 
-    fn control(&mut self, task: TaskId, control: Control, done: oneshot::Sender<()>) {
-        let Some(run) = self.runs.get_mut(&task) else { return };
-        let number = run.number;
-        let Some(there) = run.there else {
-            if !run.takes(&control) {
-                self.refused(task, number, control, "it is still being submitted there");
-            }
-            return;
-        };
-        let Some(bridge) = self.bridge() else {
-            return self.refused(task, number, control, &self.unreachable());
-        };
-        let (facts, caller) = (self.context.facts.clone(), Arc::clone(&bridge));
-        self.spawn(task, number, Some(bridge), async move {
-            if let Err(error) = order::control(&caller, there, control.clone()).await {
-                let (control, why) = (Some(control), error.to_string().into());
-                facts.send(task, number, Fact::Elsewhere(PlaceFact::Refused { control, why }));
-            }
-            // Fails if the receiver was dropped.
-            let _ = done.send(());
-            Outcome::Done
-        });
-    }
-
-    fn refused(&self, task: TaskId, run: u32, control: Control, why: &str) {
-        let fact = PlaceFact::Refused { control: Some(control), why: why.into() };
-        self.context.facts.send(task, run, Fact::Elsewhere(fact));
-    }
-
     /// Checks whether the machine works: the configured one, even if there are still tasks on the previous one.
-    fn check(&self, tell: oneshot::Sender<ExecutorCheck>) {
+    fn check(&self, done: oneshot::Sender<ExecutorCheck>) {
         let (host, mut ssh, mut bridge) = (self.host.clone(), self.ssh.clone(), self.bridge());
         if let Some(next) = &self.next_host {
             ssh.shell.host.clone_from(next);
@@ -380,7 +373,7 @@ impl Machine {
         }
         let session = self.origin.session.clone();
         tokio::spawn(async move {
-            let _ = tell.send(order::check(&host, &ssh, session, bridge).await);
+            let _ = done.send(order::check(&host, &ssh, session, bridge).await);
         });
     }
 
@@ -439,6 +432,7 @@ impl Machine {
                 Outcome::Settled(end, context.outputs.settle(task, number, false).await)
             }),
             (Step::Submit(params), Some(bridge)) => {
+                self.has_submitted = true;
                 self.spawn(task, number, Some(Arc::clone(&bridge)), async move {
                     let submitted = bridge.call::<TaskSubmit>(&params).await;
                     Outcome::Known(submitted.map(|result| Box::new(result.task)))
@@ -477,10 +471,13 @@ impl Machine {
             Outcome::Cleared(left) => return self.cleared(bridge.as_ref(), left),
             Outcome::Left(tasks) => return self.end_unknown(bridge, &tasks),
             Outcome::Swept(is_done) => return self.swept(is_done),
-            Outcome::Told { signal, grace_ms, endings, result } => {
+            Outcome::Ordered(control, result) => {
+                return self.ordered(bridge.as_ref(), (task, number), control, result);
+            }
+            Outcome::EndOrdered { signal, grace_ms, endings, result } => {
                 self.ending -= 1;
                 if let (Some(asked), Err(error)) = (bridge, result) {
-                    self.told(&asked, (signal, grace_ms), endings, &error);
+                    self.end_ordered(&asked, (signal, grace_ms), endings, &error);
                 }
                 return;
             }
@@ -490,9 +487,7 @@ impl Machine {
         let Some(run) = self.runs.get_mut(&task).filter(|run| run.number == number && is_current) else {
             return;
         };
-        if !matches!(outcome, Outcome::Done) {
-            run.is_busy = false;
-        }
+        run.is_busy = false;
         self.ready.push_back(task);
         match outcome {
             Outcome::Prepared(Ok(sizes)) => {
@@ -516,22 +511,34 @@ impl Machine {
                 }
                 self.learn_answer(task, &part.task);
             }
-            Outcome::Told { .. }
+            Outcome::EndOrdered { .. }
+            | Outcome::Ordered(..)
             | Outcome::Cleared(_)
             | Outcome::Left(_)
-            | Outcome::Swept(_)
-            | Outcome::Done => {}
+            | Outcome::Swept(_) => {}
             Outcome::Settled(end, output) => self.conclude(task, &end, output),
         }
     }
 
     fn remove(&mut self, task: TaskId) {
-        if let Some(there) = self.runs.remove(&task).and_then(|run| run.there) {
-            self.by_id.remove(&there);
+        if let Some(run) = self.runs.remove(&task) {
+            if !self.unwritten.contains_key(&(task, run.number)) {
+                self.known.remove(task, run.number);
+            }
+            if let Some(there) = run.there {
+                self.by_id.remove(&there);
+            }
         }
         self.release_kept(task);
-        if let (true, Link::Open(_, idle_at)) = (self.runs.is_empty(), &mut self.link) {
+        if !self.runs.is_empty() {
+            return;
+        }
+        if let Link::Open(_, idle_at) = &mut self.link {
             *idle_at = Instant::now() + IDLE;
+        }
+        if !self.has_submitted {
+            // Otherwise, the next daemon would connect to a machine that has nothing of this one.
+            self.origin.forget();
         }
     }
 

@@ -1,7 +1,6 @@
 //! Runs that another daemon or program has left on a machine: those taken up continue, and unknown ones are ended. Also
 //! holds back orders until the state of a run is known.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
@@ -10,17 +9,17 @@ use tokio::sync::oneshot;
 
 use super::{CallResult, Machine, Order, Outcome};
 use crate::exec::remote::bridge::Bridge;
-use crate::exec::remote::run::{Run, key_of};
+use crate::exec::remote::run::Run;
 use crate::exec::remote::sweep;
 
 impl Machine {
-    /// Keeps an order for a run that was taken up until its state on the machine is known, or the machine can't be
-    /// connected to. Returns any other order.
+    /// Keeps an order for a run that was taken up, or to which there was no connection, until its state on the machine
+    /// is known, or the machine can't be connected to. Returns any other order.
     pub(super) fn keep_order(&mut self, order: Order) -> Option<Order> {
         let Some(task) = task_of(&order) else { return Some(order) };
         let may_be_seen = !self.has_connected || self.bridge().is_some();
-        let run = self.runs.get_mut(&task).filter(|run| run.is_unseen() && run.there.is_some());
-        let Some(run) = run.filter(|_| may_be_seen) else { return Some(order) };
+        let run = self.runs.get_mut(&task).filter(|run| may_be_seen && run.is_outdated());
+        let Some(run) = run else { return Some(order) };
         match order {
             // It is carried out when the states are compared.
             Order::Control { control, done, .. } if run.takes(&control) => {
@@ -31,7 +30,7 @@ impl Machine {
         None
     }
 
-    /// Refuses the kept orders, as there is no connection.
+    /// Stops keeping orders, as there is no connection: those that can't be carried out later are refused.
     pub(super) fn refuse_kept(&mut self) {
         self.early_done.clear();
         for order in std::mem::take(&mut self.early_orders) {
@@ -100,17 +99,10 @@ impl Machine {
         }));
     }
 
-    /// Ends and removes those of these tasks on the machine that belong to no known run.
+    /// Ends and removes those of these tasks on the machine that belong to no known run of any machine.
     pub(super) fn end_unknown(&mut self, bridge: Option<Arc<Bridge>>, tasks: &[Task]) {
         let Some(bridge) = bridge else { return };
-        let known: HashSet<String> = self
-            .runs
-            .iter()
-            .map(|(task, run)| key_of(*task, run.number))
-            .chain(self.unwritten.keys().map(|(task, run)| key_of(*task, *run)))
-            .collect();
-        let is_unknown = |task: &Task| task.key.as_ref().is_none_or(|key| !known.contains(key));
-        let unknown: Vec<TaskId> = tasks.iter().filter(|task| is_unknown(task)).map(|task| task.id).collect();
+        let unknown = self.known.unknown_of(tasks);
         if unknown.is_empty() {
             return self.swept(true);
         }

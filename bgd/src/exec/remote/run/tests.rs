@@ -45,6 +45,21 @@ fn r145_state_older_than_an_event_does_not_undo_a_pause() {
 }
 
 #[test]
+fn r145_run_is_submitted_only_after_its_preparation_even_if_the_connection_breaks() {
+    let mut run = Run::new(1, Arc::new(Spec::of_daemon()), SubmitParams::default());
+    run.is_busy = true;
+    run.cut();
+    assert!(run.next().is_none());
+    run.prepared([3, 0]);
+    run.is_busy = false;
+    assert!(matches!(run.next(), Some(Step::Submit(_))));
+    // From then on, only calls are pending, and they get no answer.
+    run.is_busy = true;
+    run.cut();
+    assert!(matches!(run.next(), Some(Step::Submit(_))));
+}
+
+#[test]
 fn r145_known_end_outlives_the_machine_and_only_uncopied_output_is_lost() {
     let mut run = running();
     assert!(!run.has_ended());
@@ -84,4 +99,32 @@ fn r151_run_that_waits_for_a_previous_host_was_not_submitted() {
         assert!(may_exist(left(other, None)), "{other:?}");
     }
     assert!(may_exist(left(Some(reason), Some(THERE))), "it was submitted there after all");
+}
+
+#[test]
+fn r145_order_whose_answer_was_lost_is_compared_with_the_next_state() {
+    let mut run = running();
+    run.ordered(&Control::Pause);
+    run.cut();
+    run.learn_answer(&state("running", 0));
+    assert_eq!(run.take_late(), [Control::Pause]);
+    // It has arrived nevertheless, and a later order replaces another one.
+    for (lost, later, expected) in [
+        (Control::Pause, None, vec![]),
+        (Control::Pause, Some(Control::Continue), vec![Control::Continue]),
+        (Control::Continue, Some(Control::Pause), vec![]),
+    ] {
+        run.ordered(&lost);
+        run.cut();
+        assert!(later.is_none_or(|later| run.takes(&later)));
+        run.learn_answer(&Task { paused: true, ..state("running", 0) });
+        assert_eq!(run.take_late(), expected, "{lost:?}");
+    }
+    // An answered order is not repeated, and a signal is never sent later.
+    run.ordered(&Control::Continue);
+    run.answered();
+    assert!(!run.takes(&Control::Signal { signal: 10, tree: false }));
+    run.cut();
+    run.learn_answer(&Task { paused: true, ..state("running", 0) });
+    assert!(run.take_late().is_empty());
 }

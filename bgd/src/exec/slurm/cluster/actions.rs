@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use bgd_shared::id::TaskId;
-use tokio::sync::oneshot;
 
 use super::Cluster;
 use crate::core::{Control, Fact, PlaceFact};
+use crate::exec::elsewhere::places;
+use crate::exec::executor::DoneSender;
 use crate::exec::host::{SIGKILL, SIGTERM};
 use crate::exec::slurm::actions::{Action, JobAction};
 use crate::exec::slurm::batch::JobRequest;
@@ -24,10 +25,10 @@ impl Cluster {
     pub(super) fn order_end(&mut self, task: TaskId) {
         let Some(run) = self.runs.get_mut(&task).filter(|run| !run.is_concluded) else { return };
         let (Some(_), Some(signal)) = (run.id, run.stop) else { return };
-        if run.told == Some(signal) || run.told == Some(SIGKILL) {
+        if run.ordered == Some(signal) || run.ordered == Some(SIGKILL) {
             return;
         }
-        run.told = Some(signal);
+        run.ordered = Some(signal);
         let action = match signal {
             _ if run.is_waiting() => Action::Cancel,
             SIGTERM => Action::Cancel,
@@ -43,18 +44,18 @@ impl Cluster {
         now: Instant,
         action: Action,
         task: TaskId,
-        done: Option<oneshot::Sender<()>>,
+        done: Option<DoneSender>,
     ) {
         let Some(run) = self.runs.get(&task) else { return };
         let (Some(id), Some(key)) = (run.id, run.key().cloned()) else { return };
         let act = JobAction { action, task, run: run.number, id, key, since: now, by_name: false, done };
         self.actions.add(act, run.listed_at());
         if self.actions.has_doubts() {
-            self.pace.hurry(now);
+            self.pace.ask_now(now);
         }
     }
 
-    pub(super) fn control(&mut self, task: TaskId, control: &Control, done: oneshot::Sender<()>) {
+    pub(super) fn control(&mut self, task: TaskId, control: &Control, done: DoneSender) {
         let Some(run) = self.runs.get_mut(&task) else { return };
         let (number, is_waiting) = (run.number, run.is_waiting());
         let action = match *control {
@@ -83,6 +84,7 @@ impl Cluster {
         }
         if let Some(why) = self.reach.why() {
             let why = format!("the cluster can't be queried: {why}");
+            places::refuse_signal(task, control, done, &why);
             return self.refused(task, number, action.control(), &why);
         }
         self.order_action(Instant::now(), action, task, Some(done));
@@ -121,7 +123,7 @@ impl Cluster {
         }
         self.settle_actions(now, gone, &Err(CommandError::Gone));
         if self.actions.has_doubts() {
-            self.pace.hurry(now);
+            self.pace.ask_now(now);
         }
     }
 
@@ -180,7 +182,11 @@ impl Cluster {
                         self.end_again.set(now + pause, task);
                     }
                     if is_news {
-                        self.refused(task, number, action.control(), why);
+                        let control = action.control();
+                        if let (Some(control), Some(done), true) = (&control, done, is_passing) {
+                            places::refuse_signal(task, control, done, why);
+                        }
+                        self.refused(task, number, control, why);
                     }
                 }
                 (_, Some(run)) => {
@@ -192,6 +198,6 @@ impl Cluster {
             }
         }
         // The cluster's next answer shows whether the orders have worked.
-        self.pace.hurry(now);
+        self.pace.ask_now(now);
     }
 }

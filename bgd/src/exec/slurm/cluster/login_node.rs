@@ -14,7 +14,6 @@ use crate::exec::slurm::copy::Copy;
 use crate::exec::slurm::error::CommandError;
 use crate::exec::slurm::folder::{Note, Scan};
 use crate::exec::slurm::folder_scan::{FolderScan, Looked};
-use crate::exec::slurm::part::PARTS_BYTES;
 use crate::exec::slurm::remote_files::{Copied, Piece};
 use crate::exec::slurm::remote_scripts;
 use crate::exec::slurm::run::Run;
@@ -56,7 +55,7 @@ impl Cluster {
     pub(super) fn look(&mut self) {
         let Some(login) = self.tools.programs.login().cloned() else { return };
         let seen = self.seen.take().unwrap_or_default();
-        let mut look = std::mem::take(&mut self.login_work.leavings);
+        let mut look = std::mem::take(&mut self.login_work.next_scan);
         // The notes of a job's end stay for the next daemon until the end is recorded.
         let needed: HashSet<&(Arc<str>, u32)> =
             self.by_place.keys().chain(self.ended.values().map(|files| &files.place)).collect();
@@ -89,8 +88,8 @@ impl Cluster {
             Ok(looked) => looked,
             Err(trouble) => {
                 // It is not known which files were removed, and removing them again does no harm.
-                self.login_work.leavings.removed.append(&mut look.removed);
-                self.login_work.leavings.keys.append(&mut look.keys);
+                self.login_work.next_scan.removed.append(&mut look.removed);
+                self.login_work.next_scan.keys.append(&mut look.keys);
                 self.seen = Some(HashSet::new());
                 return self.not_reached(now, &trouble);
             }
@@ -162,7 +161,7 @@ impl Cluster {
         self.scan_by(now);
         self.failed(now, trouble);
         // The answer to this query shows when the node can be reached again.
-        self.pace.hurry(now);
+        self.pace.ask_now(now);
     }
 
     /// Starts copying the output of a run that has started.
@@ -194,10 +193,12 @@ impl Cluster {
         let mut size = 0;
         let mut pieces = Vec::new();
         for (task, copy) in &self.login_work.copies {
-            if size >= PARTS_BYTES {
+            let room = self.login_work.at_once.saturating_sub(size);
+            if room == 0 {
                 break;
             }
-            if let Some((stream, wanted)) = copy.wanted() {
+            if let Some((stream, mut wanted)) = copy.wanted() {
+                wanted.count = wanted.count.min(room);
                 size += wanted.count;
                 let here = copy.here(stream, wanted.offset);
                 pieces.push(Piece { task: *task, run: copy.run, stream, wanted, here });
@@ -216,6 +217,7 @@ impl Cluster {
         result: Result<Vec<Copied>, CommandError>,
     ) {
         self.login_work.is_copying = false;
+        self.login_work.adapt(!matches!(result, Err(CommandError::Unanswered(_))));
         let parts = match result {
             Ok(parts) => parts,
             Err(trouble) => return self.not_reached(now, &trouble),
@@ -269,12 +271,12 @@ impl Cluster {
     pub(super) fn leave(&mut self, place: &(Arc<str>, u32), split: bool, restarts: u32) {
         if self.is_far() {
             self.login_work
-                .leavings
+                .next_scan
                 .removed
                 .extend(remote_scripts::files_of(&place.0, place.1, split, restarts));
             let key = place.0.to_string();
-            if !self.login_work.leavings.keys.contains(&key) {
-                self.login_work.leavings.keys.push(key);
+            if !self.login_work.next_scan.keys.contains(&key) {
+                self.login_work.next_scan.keys.push(key);
             }
         }
     }

@@ -26,10 +26,9 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::core::Fact;
-use crate::exec::due::Due;
+use crate::exec::elsewhere::due::Due;
+use crate::exec::elsewhere::places;
 use crate::exec::host::SIGKILL;
-use crate::exec::job::Job as Watching;
-use crate::exec::places;
 use crate::exec::slurm::actions::JobActions;
 use crate::exec::slurm::batch::{Gathering, PendingSubmission, UnconfirmedSubmission};
 use crate::exec::slurm::check;
@@ -47,6 +46,7 @@ use crate::exec::slurm::run::Run;
 use crate::exec::slurm::tools::Tools;
 use crate::exec::slurm::turn::Before;
 use crate::exec::slurm::work::{self, Done, Files};
+use crate::exec::threads::job::Job as Watching;
 use crate::os::clock::sleep_until;
 use crate::os::watch::Changes;
 use crate::remotes::Slurm;
@@ -299,7 +299,7 @@ impl Cluster {
                     self.remove(task);
                 }
                 self.remove_concluded(|known, _| known == task);
-                self.written_down(task);
+                self.written_down(now, task);
                 if !self.is_far() {
                     let folder = Arc::clone(&self.tools.folder);
                     self.tools.context.workers.later(move || folder.remove_output(task));
@@ -312,7 +312,7 @@ impl Cluster {
             Order::Written { task, run } => self.written(now, task, run),
             Order::Hold { holds } => self.is_held = holds,
             Order::Leave => self.leaves = true,
-            Order::Check { tell } => self.check(tell),
+            Order::Check { done } => self.check(done),
             Order::Configure(settings) => {
                 self.configure(settings);
             }
@@ -321,7 +321,7 @@ impl Cluster {
     }
 
     /// Checks whether the cluster works, with the configured host and folder, even if jobs still have the previous ones.
-    fn check(&self, mut tell: oneshot::Sender<ExecutorCheck>) {
+    fn check(&self, mut done: oneshot::Sender<ExecutorCheck>) {
         let (tools, settings) = match &self.next {
             Some(next) => (self.tools_of_next(next), next.clone()),
             None => (self.tools.clone(), self.settings.clone()),
@@ -329,9 +329,9 @@ impl Cluster {
         // As work, so that the connection to the login node stays open meanwhile, and is closed some time afterwards.
         self.works.push(Box::pin(async move {
             tokio::select! {
-                check = check::check(tools, &settings) => drop(tell.send(check)),
+                check = check::check(tools, &settings) => drop(done.send(check)),
                 // The result is no longer awaited: leave the session on the login node to the tasks.
-                () = tell.closed() => {}
+                () = done.closed() => {}
             }
             Done::Abandoned
         }));

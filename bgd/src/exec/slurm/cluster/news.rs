@@ -9,7 +9,6 @@ use bgd_shared::ready::Ready;
 
 use super::Cluster;
 use crate::core::{Cause, Fact, PlaceFact, Verdict};
-use crate::exec::places;
 use crate::exec::ready;
 use crate::exec::slurm::actions::Action;
 use crate::exec::slurm::error::CommandError;
@@ -32,7 +31,7 @@ impl Cluster {
             self.conclude(now, task);
             // The cluster may know the reason.
             if self.runs.get(&task).is_some_and(|run| !run.is_concluded) {
-                self.pace.hurry(now);
+                self.pace.ask_now(now);
             }
         }
     }
@@ -145,7 +144,7 @@ impl Cluster {
         }
         self.pace.answered(now, has_moved, !self.by_id.is_empty());
         if self.actions.has_doubts() {
-            self.pace.hurry(now);
+            self.pace.ask_now(now);
         }
     }
 
@@ -259,7 +258,7 @@ impl Cluster {
         };
         let Some(run) = self.runs.get_mut(&task).filter(is_wanted) else { return };
         run.is_given_up = true;
-        let fact = places::unconfirmed_end(run.is_waiting(), &why);
+        let fact = Fact::GaveUp { why: why.into() };
         self.send(task, number, fact);
     }
 }

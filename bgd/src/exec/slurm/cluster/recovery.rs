@@ -149,6 +149,6 @@ impl Cluster {
             copy.unwritten -= 1;
             return self.copy_more(now);
         }
-        self.written_down(task);
+        self.written_down(now, task);
     }
 }

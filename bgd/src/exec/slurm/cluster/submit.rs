@@ -83,14 +83,22 @@ impl Cluster {
         self.last_turn
     }
 
-    /// Sends the submissions that only waited until the core has recorded that this run may exist.
-    pub(super) fn written_down(&mut self, task: TaskId) {
+    /// Sends the submissions that only waited until the core has recorded that this run may exist. If some of its runs
+    /// were cancelled meanwhile, the others are submitted anew.
+    pub(super) fn written_down(&mut self, now: Instant, task: TaskId) {
         for pending in &mut self.pending {
             pending.left.remove(&task);
         }
         let ready: Vec<PendingSubmission> = self.pending.extract_if(.., |one| one.left.is_empty()).collect();
         for PendingSubmission { batch, jobs, left: _ } in ready {
-            self.submit_now(batch, jobs);
+            let runs = self.of_batch(&batch);
+            let is_wanted = |task: &TaskId| self.runs.get(task).is_some_and(|run| run.stop.is_none());
+            if runs.len() == jobs.len() && runs.iter().all(|(_, task)| is_wanted(task)) {
+                self.submit_now(batch, jobs);
+            } else {
+                self.under_way[0] -= 1;
+                self.requeue(now, &batch);
+            }
         }
     }
 

@@ -1,6 +1,9 @@
 //! The effects of notes and of the cluster's answers on a run.
 
+use bgd_shared::id::TaskId;
+
 use super::*;
+use crate::core::Elsewhere;
 use crate::exec::host::SIGTERM;
 
 fn run() -> (Run, Instant) {
@@ -67,6 +70,47 @@ fn r148_requeued_job_is_pending_and_its_old_notes_are_ignored() {
     run.noted(now, (NoteKind::Start, 1), b"n1 7\n", None);
     run.noted(now, (NoteKind::Exit, 1), b"0 0\n", None);
     assert_eq!(found(&run, now).unwrap().exit, Some(Exit::Code(0)));
+}
+
+#[test]
+fn r151_launches_that_failed_before_the_script_are_no_requeue() {
+    let started = Timestamp::from_unix_ms(7000);
+    let is_requeue = |fact: &Fact| matches!(fact, Fact::Elsewhere(PlaceFact::Requeued { .. }));
+    let (mut run, now) = run();
+    let start = |run: &mut Run, restarts, at| run.noted(now, (NoteKind::Start, restarts), b"n1 7\n", at);
+    assert!(run.listed(now, now, "RUNNING", "None").iter().all(|fact| !is_requeue(fact)));
+    assert!(start(&mut run, 1, Some(started)).is_empty(), "the first launch noted nothing");
+    let known = KnownRun {
+        task: TaskId::random(),
+        run: 1,
+        spec: Arc::clone(&run.job.spec),
+        env: None,
+        place: Box::new(RunPlace {
+            slots: [].into(),
+            group: None,
+            attempt: None,
+            priority: 0,
+            after: [].into(),
+        }),
+        elsewhere: Elsewhere { id: Some("6_3".into()), started: Some(started), ..Elsewhere::default() },
+        has_started: true,
+        is_held: false,
+        is_paused: false,
+        is_ready: true,
+        stop: None,
+        base: [0; 2],
+    };
+    let mut next = Run::restore(now, &known, Arc::new(Vec::new().into_iter().collect()));
+    assert!(start(&mut next, 1, Some(started)).is_empty(), "the previous daemon has read it");
+    assert_eq!(next.restarts(), 1);
+    assert!(start(&mut next, 2, Some(Timestamp::from_unix_ms(9000))).iter().any(is_requeue));
+    let restored = || Run::restore(now, &known, Arc::new(Vec::new().into_iter().collect()));
+    let mut next = restored();
+    assert!(start(&mut next, 1, Some(Timestamp::from_unix_ms(9000))).iter().any(is_requeue), "meanwhile");
+    // Behind a login node, the note of the start is not read again.
+    let exit = |run: &mut Run| run.noted(now, (NoteKind::Exit, 1), b"0 0\n", None);
+    assert!(!exit(&mut restored()).iter().any(is_requeue));
+    assert!(!exit(&mut next).iter().any(is_requeue), "its start was noted");
 }
 
 #[test]
@@ -226,7 +270,7 @@ fn r147_start_note_read_after_exit_note_changes_nothing() {
 }
 
 #[test]
-fn r150_refused_end_is_repeated_less_and_less_often_and_told_once() {
+fn r150_refused_end_is_repeated_less_and_less_often_and_reported_once() {
     let (mut run, _) = run();
     run.is_to_end(SIGTERM);
     let refusals: Vec<(Duration, bool)> = (0..9).map(|_| run.end_refused("permission denied")).collect();

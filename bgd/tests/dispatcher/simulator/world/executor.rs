@@ -18,6 +18,15 @@ use super::{Due, Kind, Ordered, Process, SIGKILL, Stage, World};
 /// The executor of a daemon in this world.
 pub struct Simulated(pub Arc<World>);
 
+/// Returns a future that resolves when an operation is done, or can no longer be done.
+fn until(is_done: oneshot::Receiver<()>) -> Done {
+    Box::pin(async move {
+        // Fails if the sender was dropped.
+        let _ = is_done.await;
+        None
+    })
+}
+
 impl Executor for Simulated {
     fn start(&mut self, start: Start) {
         let Start { task, run, .. } = start;
@@ -32,7 +41,7 @@ impl Executor for Simulated {
             ends: None,
             is_paused: false,
             orders: VecDeque::new(),
-            is_told: false,
+            is_asked_to_end: false,
             is_killed: false,
             bytes: 0,
         };
@@ -58,7 +67,7 @@ impl Executor for Simulated {
                 state.order(now, task, run, order);
                 drop(state);
                 self.0.changed.notify_one();
-                return Some(is_done);
+                return Some(until(is_done));
             }
             Control::Pause => process.is_paused = true,
             Control::Continue => {
@@ -86,7 +95,7 @@ impl Executor for Simulated {
         state.later(now, 300, Due::Done(done));
         drop(state);
         self.0.changed.notify_one();
-        Some(is_done)
+        Some(until(is_done))
     }
 
     fn end(&mut self, task: TaskId, run: u32, signal: i32, _: Duration) {
@@ -119,7 +128,7 @@ impl Executor for Simulated {
     }
 
     fn sent_unrecorded(&mut self, seq: Option<u64>) {
-        self.0.told(seq);
+        self.0.sent_unrecorded(seq);
     }
 
     fn caught_up(&mut self, _: u64) {

@@ -29,7 +29,7 @@ async fn noise_between_messages_is_skipped() {
     };
     let (end, ()) = tokio::join!(acp.prompt(&key, "go"), script);
     assert_eq!(end, TurnEnd::Completed);
-    assert_eq!(told(&mut received), ["bad\u{fffd}8"]);
+    assert_eq!(drained(&mut received), ["bad\u{fffd}8"]);
     let noise = acp.wire.noise.as_suffix();
     assert!(noise.contains("10 other lines") && noise.contains("no/version"), "{noise}");
     assert!(noise.len() < 2000, "{noise}");
@@ -65,7 +65,7 @@ async fn malformed_error_response_still_ends_the_turn() {
             agent.raw(format!("{}\n", json!({"id": asked.id, "error": error})).as_bytes()).await;
             agent.list(&["s1"]).await;
         };
-        let (end, ()) = tokio::join!(acp.prompt(&key, "go"), script);
+        let (end, ()) = tokio::join!(judged(&acp, &key), script);
         let TurnEnd::Failed(why) = end else { panic!("{end:?}") };
         assert!(why.contains(words), "{why}");
     }
@@ -103,7 +103,7 @@ async fn agent_death_breaks_the_turn_after_delivering_last_text() {
     };
     let (end, ()) = tokio::join!(acp.prompt(&key, "go"), script);
     assert_eq!(end, TurnEnd::Broken("the agent's process ended, or closed its output".into()));
-    assert_eq!(told(&mut received), ["last words"]);
+    assert_eq!(drained(&mut received), ["last words"]);
     assert!(acp.closed().await.contains("ended"));
     let end = acp.prompt(&key, "go").await;
     assert!(matches!(&end, TurnEnd::Broken(why) if why.contains("ended")), "{end:?}");
@@ -124,7 +124,7 @@ async fn agent_that_closed_its_input_is_still_read_to_the_end() {
     agent.text("s1", "already said").await;
     let end = acp.prompt(&key, "go").await;
     assert!(matches!(&end, TurnEnd::Broken(why) if why.contains("does not read")), "{end:?}");
-    assert_eq!(told(&mut received), ["already said"]);
+    assert_eq!(drained(&mut received), ["already said"]);
     assert!(acp.closed().await.contains("does not read"));
 }
 

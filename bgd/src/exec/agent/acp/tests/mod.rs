@@ -123,10 +123,19 @@ fn able() -> Value {
 fn wanted(session: Option<&str>) -> Wanted {
     Wanted {
         task: bgd_shared::id::TaskId::random(),
+        run: 1,
         session: session.map(Arc::from),
         cwd: bgd_shared::text::OsText::from("/work"),
         title: None,
         settings: crate::agents::Settings::default(),
+    }
+}
+
+/// Sends a prompt, and returns the end of its turn, with the reason of a rejection.
+async fn judged(acp: &Acp, key: &Arc<str>) -> TurnEnd {
+    match acp.prompt(key, "go").await {
+        TurnEnd::Rejected(why) => acp.judge(key, why).await,
+        end => end,
     }
 }
 
@@ -147,7 +156,7 @@ async fn with_session() -> (Acp, Agent, Arc<str>, mpsc::Receiver<Update>) {
 }
 
 /// Drains the channel, as text for comparison.
-fn told(received: &mut mpsc::Receiver<Update>) -> Vec<String> {
+fn drained(received: &mut mpsc::Receiver<Update>) -> Vec<String> {
     std::iter::from_fn(|| received.try_recv().ok()).map(|update| shown(&update)).collect()
 }
 

@@ -86,7 +86,7 @@ async fn session_is_resumed_once_and_then_only_rerouted_until_forgotten() {
         agent.answer(&asked, json!({"stopReason": "end_turn"})).await;
     };
     assert_eq!(tokio::join!(acp.prompt(&key, "go"), script).0, TurnEnd::Completed);
-    assert_eq!(told(&mut second), ["hello"]);
+    assert_eq!(drained(&mut second), ["hello"]);
 
     acp.forget(&key).await;
     let asked = agent.expect("session/close").await;
@@ -120,7 +120,7 @@ async fn replay_of_a_loaded_session_is_hidden() {
         agent.answer(&asked, json!({"stopReason": "end_turn"})).await;
     };
     assert_eq!(tokio::join!(acp.prompt(&key, "go"), script).0, TurnEnd::Completed);
-    assert_eq!(told(&mut received), ["now"]);
+    assert_eq!(drained(&mut received), ["now"]);
 
     // This agent can't be asked to release a session. But the conversation may continue elsewhere, so the session has
     // to be loaded again.
@@ -199,7 +199,7 @@ async fn dropped_open_leaves_no_route() {
     })
     .await;
     opened.unwrap();
-    assert!(told(&mut received).is_empty());
+    assert!(drained(&mut received).is_empty());
 }
 
 #[test]

@@ -35,7 +35,7 @@ async fn updates_sent_before_the_response_precede_the_end_of_prompt() {
         agent.answer(&asked, json!({"stopReason": "end_turn"})).await;
     };
     tokio::join!(acp.prompt(&key, "go"), script);
-    assert_eq!(told(&mut received), ["last words"]);
+    assert_eq!(drained(&mut received), ["last words"]);
 }
 
 #[tokio::test]
@@ -82,7 +82,7 @@ async fn every_update_kind_is_handled_or_tolerated() {
         "message",
         "t",
     ];
-    assert_eq!(told(&mut received), expected);
+    assert_eq!(drained(&mut received), expected);
 }
 
 #[tokio::test]
@@ -120,7 +120,7 @@ async fn prompt_error_keeps_details_and_is_classified() {
         agent.refuse(&asked, json!({"code": -32603, "message": "Internal error", "data": data})).await;
         agent.list(&["s0", "s1"]).await;
     };
-    let (end, ()) = tokio::join!(acp.prompt(&key, "go"), script);
+    let (end, ()) = tokio::join!(judged(&acp, &key), script);
     assert_eq!(end, TurnEnd::Failed("Internal error: model says 400".into()));
 
     let script = async {
@@ -149,7 +149,7 @@ async fn unspecific_error_counts_as_expired_session_if_unlisted() {
         agent.refuse(&asked, json!({"code": -32603, "message": "Internal error"})).await;
         agent.list(&["s0"]).await;
     };
-    let (end, ()) = tokio::join!(acp.prompt(&key, "go"), script);
+    let (end, ()) = tokio::join!(judged(&acp, &key), script);
     assert_eq!(end, TurnEnd::Forgotten("Internal error".into()));
 }
 
@@ -229,7 +229,7 @@ async fn cancel_notifies_agent_then_cancels_open_questions() {
     };
     let (end, (), ()) = tokio::join!(acp.prompt(&key, "go"), script, people);
     assert_eq!(end, TurnEnd::Cancelled);
-    assert!(told(&mut received).is_empty());
+    assert!(drained(&mut received).is_empty());
 }
 
 #[tokio::test]
@@ -282,7 +282,7 @@ async fn dropped_prompt_is_cancelled_and_next_one_waits_for_its_end() {
     };
     let (end, ()) = tokio::join!(acp.prompt(&key, "two"), script);
     assert_eq!(end, TurnEnd::Completed);
-    assert_eq!(told(&mut received), ["second"]);
+    assert_eq!(drained(&mut received), ["second"]);
 }
 
 #[tokio::test]

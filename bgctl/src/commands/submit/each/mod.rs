@@ -1,0 +1,225 @@
+//! `submit --each`: submits a batch of tasks made from a command and items. All items are read before anything is
+//! submitted. The tasks are sent in parts, and the daemon starts none of them before it has received the last part.
+
+mod items;
+mod template;
+
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::ffi::OsString;
+
+use bgd_shared::client::{Client, ClientError};
+use bgd_shared::id::{TaskId, made_up_key};
+use bgd_shared::limits::{BATCH_PART, FRAME_BYTES};
+use bgd_shared::request::{Hello, HelloParams, SubmitManyParams, SubmitParams, TaskSubmitMany};
+use bgd_shared::text::OsText;
+use serde::Serialize;
+
+pub use items::Separator;
+
+use crate::context::Context;
+use crate::exit::Code;
+use crate::failure::Failure;
+use crate::link::{is_lost, may_be_older, maybe_done};
+use template::Template;
+
+/// Maximum number of bytes of the commands in one part. The rest of the message is for their common parameters.
+const PART_BYTES: usize = FRAME_BYTES / 2;
+
+/// The longest argument that a program can be given, in bytes (Linux: `MAX_ARG_STRLEN`, which includes the NUL).
+const WORD_BYTES: usize = 128 * 1024 - 1;
+
+/// The source and the limits of a batch.
+#[derive(Debug)]
+pub struct Each {
+    /// The file with the items; `-` is standard input.
+    pub file: OsString,
+    /// The separator of items.
+    pub end: Separator,
+    /// Maximum number of tasks that run at once.
+    pub jobs: Option<u32>,
+    /// Number of failures after which the remaining tasks are cancelled.
+    pub max_fails: Option<u32>,
+}
+
+/// The submitted batch.
+#[derive(Debug, Serialize)]
+pub struct Submitted {
+    pub batch: TaskId,
+    /// The tasks, in the order of the items.
+    pub tasks: Vec<TaskId>,
+}
+
+/// Returns the commands, in parts that each fit into one message.
+///
+/// # Errors
+/// The items can't be read, or one of them makes a command that is too long for a program.
+pub fn parts(each: &Each, command: &[OsString]) -> Result<Vec<Vec<Vec<OsText>>>, Failure> {
+    let template = Template::new(command);
+    let mut commands = Vec::new();
+    for (place, item) in items::read(&each.file, each.end)?.iter().enumerate() {
+        let argv: Vec<OsText> = template.expand(item, place + 1).into_iter().map(OsText::from).collect();
+        let size = size_of(&argv);
+        if size > PART_BYTES || argv.iter().any(|word| word.as_bytes().len() > WORD_BYTES) {
+            return Err(too_long(place + 1));
+        }
+        commands.push(argv);
+    }
+    Ok(split(commands, PART_BYTES))
+}
+
+/// Splits commands into parts of at most this many bytes, unless a single command has more.
+fn split(commands: impl IntoIterator<Item = Vec<OsText>>, most: usize) -> Vec<Vec<Vec<OsText>>> {
+    let mut parts = vec![Vec::new()];
+    let mut bytes = 0;
+    for argv in commands {
+        let size = size_of(&argv);
+        let is_full = |part: &Vec<_>| part.len() >= BATCH_PART || (bytes + size > most && !part.is_empty());
+        if parts.last().is_none_or(is_full) {
+            parts.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += size;
+        if let Some(part) = parts.last_mut() {
+            part.push(argv);
+        }
+    }
+    parts
+}
+
+/// Splits the parts further if a daemon accepts only requests of so few bytes. Most of each request is left for the
+/// common parameters, which do not shrink with the limit.
+fn fitted(parts: &[Vec<Vec<OsText>>], frame_bytes: u64) -> Cow<'_, [Vec<Vec<OsText>>]> {
+    match usize::try_from(frame_bytes) {
+        Ok(frame) if frame < FRAME_BYTES => split(parts.iter().flatten().cloned(), frame / 8).into(),
+        _ => parts.into(),
+    }
+}
+
+/// Returns the size of a command in a message, in bytes.
+fn size_of(argv: &[OsText]) -> usize {
+    serde_json::to_string(argv).map_or(usize::MAX, |text| text.len() + 1)
+}
+
+fn too_long(number: usize) -> Failure {
+    Failure::usage(format!(
+        "the command for item {number} is too long: at most 128 KiB per argument, 512 KiB in total"
+    ))
+    .hint("write the items to files and pass their names; nothing was submitted")
+}
+
+/// Submits the batch, either completely or not at all.
+///
+/// # Errors
+/// There is no daemon, or it refuses: then nothing was submitted. A daemon on this machine ends after the last part was
+/// sent: tasks may have run by then, so the batch is not submitted again. A host can't be reached again.
+pub fn submit(
+    task: &SubmitParams,
+    each: &Each,
+    parts: &[Vec<Vec<OsText>>],
+    context: &mut Context,
+) -> Result<Submitted, Failure> {
+    let is_sent = Cell::new(false);
+    let key = context.link.is_remote().then(made_up_key);
+    let mut task = SubmitParams { key, ..task.clone() };
+    loop {
+        match submit_parts(&task, each, parts, &is_sent, context) {
+            // The daemon may be too old for keys of batches.
+            Err(failure) if task.key.is_some() && may_be_older(&failure) => task.key = None,
+            // The daemon forgets a batch whose last part it does not receive, and recognises a complete one by its key
+            // (R142).
+            Err(failure) if task.key.is_some() || !is_sent.get() => context.link.recover(failure)?,
+            Err(failure) if context.link.is_remote() && is_lost(&failure) => return Err(maybe_done()),
+            outcome => return outcome,
+        }
+        is_sent.set(false);
+    }
+}
+
+fn submit_parts(
+    task: &SubmitParams,
+    each: &Each,
+    parts: &[Vec<Vec<OsText>>],
+    is_sent: &Cell<bool>,
+    context: &mut Context,
+) -> Result<Submitted, Failure> {
+    let say = |client: &mut Client| {
+        if is_sent.get() {
+            return Err(ClientError::Closed);
+        }
+        let parts = fitted(parts, client.call::<Hello>(&HelloParams::default())?.limits.frame_bytes);
+        let (mut batch, mut tasks) = (None, Vec::new());
+        for (place, argvs) in parts.iter().enumerate() {
+            let (is_first, is_last) = (place == 0, place + 1 == parts.len());
+            is_sent.set(is_last);
+            let called = client.call::<TaskSubmitMany>(&SubmitManyParams {
+                task: is_first.then(|| Box::new(task.clone())),
+                batch,
+                argvs: argvs.clone(),
+                jobs: each.jobs.filter(|_| is_first),
+                max_fails: each.max_fails.filter(|_| is_first),
+                more: !is_last,
+            });
+            // A refused batch did not run.
+            is_sent.set(is_last && !matches!(called, Err(ClientError::Rpc(_))));
+            let result = called?;
+            batch = Some(result.batch);
+            tasks.extend(result.ids);
+        }
+        // There is at least one part.
+        Ok(Submitted { batch: batch.unwrap_or(TaskId::from_u128(0)), tasks })
+    };
+    let submitted = context.link.begin(|link| link.exchange(say));
+    submitted.map_err(|failure| {
+        let may_have_run = is_sent.get() && failure.code == Code::NO_DAEMON;
+        if may_have_run {
+            return failure.hint(
+                "the daemon ended while the batch was being submitted: some of its tasks may have \
+                 run",
+            );
+        }
+        failure
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn each(text: &[u8]) -> (tempfile::NamedTempFile, Each) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let each = Each { file: file.path().into(), end: Separator::Newline, jobs: None, max_fails: None };
+        (file, each)
+    }
+
+    #[test]
+    fn r112_batch_parts_fit_task_and_line_limits() {
+        let (_file, many) = each(&b"x\n".repeat(BATCH_PART + 1));
+        let sizes: Vec<usize> = parts(&many, &["true".into()]).unwrap().iter().map(Vec::len).collect();
+        assert_eq!(sizes, [BATCH_PART, 1]);
+        let (_file, long) = each(&[vec![b'x'; 100_000], b"\n".to_vec()].concat().repeat(12));
+        let parts = parts(&long, &["true".into()]).unwrap();
+        assert_eq!(parts.iter().map(Vec::len).collect::<Vec<_>>(), [5, 5, 2]);
+    }
+
+    #[test]
+    fn r112_batch_parts_fit_into_requests_of_a_smaller_limit() {
+        let (_file, many) = each(&[b"short\n".repeat(100), vec![b'x'; 5000], b"\nend\n".to_vec()].concat());
+        let parts = parts(&many, &["true".into()]).unwrap();
+        assert_eq!(parts.len(), 1);
+        assert_eq!(*fitted(&parts, FRAME_BYTES as u64), *parts);
+        let small = fitted(&parts, 4096);
+        assert_eq!(small.concat(), parts.concat());
+        let sizes = small.iter().map(|part| part.iter().map(|argv| size_of(argv)).sum::<usize>());
+        assert!(small.iter().zip(sizes).all(|(part, size)| size <= 512 || part.len() == 1));
+        assert!(small.iter().all(|part| !part.is_empty()) && small.len() < 10);
+    }
+
+    #[test]
+    fn r112_overlong_word_is_refused_naming_the_item() {
+        let (_file, long) = each(&[b"short\n".to_vec(), vec![b'x'; WORD_BYTES + 1]].concat());
+        let failure = parts(&long, &["true".into()]).unwrap_err();
+        assert!(failure.message.starts_with("the command for item 2 is too long"), "{failure}");
+    }
+}

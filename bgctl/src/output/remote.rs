@@ -1,0 +1,195 @@
+//! Output read through the socket in JSON chunks: for `--json`, and where the file can't be opened, as in a container
+//! that shares only the socket. Slower than reading the file.
+
+use bgd_shared::id::TaskRef;
+use bgd_shared::limits::OUTPUT_CHUNK_BYTES;
+use bgd_shared::request::{OutputParams, OutputResult, Stream, SubscribeParams, TaskOutput};
+use bgd_shared::task::Task;
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::link::{Heard, Listener};
+use crate::output::copy::{ranges, report_dropped, report_loss, report_truncated};
+use crate::output::tail::start_of_last_lines;
+
+pub struct Remote<'a> {
+    /// The task that wrote the output.
+    pub id: &'a TaskRef,
+    /// The stream to read; `None` for the combined output.
+    pub stream: Option<Stream>,
+}
+
+impl Remote<'_> {
+    fn chunk(&self, context: &mut Context, offset: i64, limit: u64) -> Result<OutputResult, Failure> {
+        context.call::<TaskOutput>(&OutputParams {
+            id: self.id.clone(),
+            offset: Some(offset),
+            limit: Some(limit),
+            stream: self.stream,
+        })
+    }
+
+    /// Returns the size of the output in bytes, including those that were dropped.
+    ///
+    /// # Errors
+    /// The daemon refuses, or is gone.
+    pub fn size(&self, context: &mut Context) -> Result<u64, Failure> {
+        // An offset beyond the end means the end.
+        Ok(self.chunk(context, i64::MAX, 0)?.next)
+    }
+
+    /// Returns the offset at which the last `lines` lines begin.
+    ///
+    /// # Errors
+    /// The daemon refuses, or is gone.
+    pub fn tail(&self, context: &mut Context, lines: u64) -> Result<i64, Failure> {
+        // The answer to reading the last byte contains the offset where this stream ends.
+        let last = self.chunk(context, -1, 1)?;
+        let output = &last.task.output;
+        let dropped = match self.stream {
+            Some(Stream::Stderr) => output.stderr_dropped_bytes,
+            Some(Stream::Stdout) | None => output.dropped_bytes,
+        };
+        let start = start_of_last_lines(lines, &ranges(0, last.next, dropped), |range| {
+            let chunk = self.chunk(context, signed(range.start), range.end - range.start)?;
+            chunk.encoding.decode(chunk.data).map_err(Failure::unreadable_output)
+        })?;
+        Ok(signed(start))
+    }
+
+    /// Prints one chunk as a wire object. Returns the task.
+    ///
+    /// # Errors
+    /// The daemon refuses, or standard output can't be written.
+    pub fn print_one(&self, context: &mut Context, offset: i64) -> Result<Task, Failure> {
+        let chunk = self.chunk(context, offset, OUTPUT_CHUNK_BYTES)?;
+        context.print_json(&chunk)?;
+        Ok(chunk.task)
+    }
+
+    /// Prints everything available now. Returns the task as it was then.
+    ///
+    /// # Errors
+    /// The daemon refuses, or standard output can't be written.
+    pub fn print_all(&self, context: &mut Context, offset: i64) -> Result<Task, Failure> {
+        self.print_from(context, &mut Place::new(offset))
+    }
+
+    /// Prints from a place up to the current end, and advances the place. The task may write faster than this can print.
+    fn print_from(&self, context: &mut Context, place: &mut Place) -> Result<Task, Failure> {
+        let mut end = None;
+        loop {
+            let (step, task) = self.step(context, place)?;
+            if !matches!(step, Step::More) {
+                return Ok(task);
+            }
+            let end = match end {
+                Some(end) => end,
+                None => *end.insert(signed(self.size(context)?)),
+            };
+            if place.offset >= end {
+                return Ok(task);
+            }
+        }
+    }
+
+    /// Prints existing and new output until the task has ended. Returns the task as it was then.
+    ///
+    /// # Errors
+    /// The daemon refuses or is gone, or standard output can't be written.
+    pub fn follow(&self, context: &mut Context, offset: i64) -> Result<Task, Failure> {
+        let mut place = Place::new(offset);
+        context.recovering(|context| self.follow_from(context, &mut place))
+    }
+
+    /// Follows the output on one connection from a place, and advances it.
+    fn follow_from(&self, context: &mut Context, place: &mut Place) -> Result<Task, Failure> {
+        let params = SubscribeParams { ids: vec![self.id.clone()], ..SubscribeParams::default() };
+        let mut events = Listener::new(context.link.existing()?, params)?;
+        loop {
+            match self.step(context, place)? {
+                (Step::More, _) => {}
+                (Step::End, task) => return Ok(task),
+                // Others of its processes may write on, which is not waited for.
+                (Step::Nothing, task) if !task.status.is_active() => return Ok(task),
+                (Step::Nothing, _) => {
+                    context.flush()?;
+                    // An agent's task may have been resumed since, so that its output has no end yet. Following stops
+                    // here regardless.
+                    if let Heard::Event(event) = events.next_for_reader()?
+                        && event.kind.is_terminal()
+                    {
+                        return self.print_from(context, place);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Prints the next chunk, and advances the place. Returns the task as it was when the chunk was read.
+    fn step(&self, context: &mut Context, place: &mut Place) -> Result<(Step, Task), Failure> {
+        let offset = place.offset;
+        let chunk = self.chunk(context, offset, OUTPUT_CHUNK_BYTES)?;
+        let (begin, next, eof) = (chunk.offset, chunk.next, chunk.eof);
+        if place.is_reached && signed(begin) < offset {
+            if !context.json() {
+                context.flush()?;
+                report_truncated();
+            }
+            place.offset = 0;
+            return Ok((Step::More, chunk.task));
+        }
+        *place = Place { offset: signed(next), is_reached: true };
+        let is_new = next > begin;
+        if context.json() {
+            if is_new || eof {
+                context.print_json(&chunk)?;
+            }
+        } else {
+            if let Ok(asked) = u64::try_from(offset)
+                && begin > asked
+            {
+                context.flush()?;
+                report_dropped(begin - asked);
+            }
+            context.print_bytes(&chunk.encoding.decode(chunk.data).map_err(Failure::unreadable_output)?)?;
+            if eof {
+                report_loss(&chunk.task.output);
+            }
+        }
+        let step = match (eof, is_new) {
+            (true, _) => Step::End,
+            (false, true) => Step::More,
+            (false, false) => Step::Nothing,
+        };
+        Ok((step, chunk.task))
+    }
+}
+
+/// Where to continue reading.
+struct Place {
+    offset: i64,
+    /// Whether a chunk has ended here: only if the file was truncated does it now end before.
+    is_reached: bool,
+}
+
+impl Place {
+    fn new(offset: i64) -> Self {
+        Self { offset, is_reached: false }
+    }
+}
+
+/// What remains after a chunk.
+enum Step {
+    /// More may be available.
+    More,
+    /// Nothing is available yet.
+    Nothing,
+    /// The output has ended.
+    End,
+}
+
+/// Converts an offset to the wire's signed type, where negative offsets count from the end. No file exceeds `i64`.
+fn signed(offset: u64) -> i64 {
+    i64::try_from(offset).unwrap_or(i64::MAX)
+}

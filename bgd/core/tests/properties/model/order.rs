@@ -492,6 +492,8 @@ impl Model {
             && let Some(task) = self.live.get_mut(&next)
         {
             task.phase = Phase::Starting;
+            // That of the attempt before, which counts until this one begins, even if this one can't be started.
+            task.order.exit = None;
             self.expected.starts.push(task.id);
         }
     }

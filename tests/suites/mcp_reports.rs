@@ -111,10 +111,13 @@ fn unwritten_report_is_delivered_by_the_next_server() {
     let params = json!({"protocolVersion": REVISION, "capabilities": {}, "clientInfo": client});
     say(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}));
     let looks = json!({"name": "background_output", "arguments": {"task_id": id.to_string()}});
-    // Nobody reads, and a pipe holds 64 KiB: the last of these answers are never written.
-    for number in 1..8 {
-        say(json!({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": looks}));
-    }
+    let mut look =
+        |number: u32| say(json!({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": looks}));
+    look(1);
+    // Otherwise this first answer, which is written, may report the task that ends late.
+    wait::poll_until("the first answer is written", || daemon.inbox("s").is_empty().then_some(()));
+    // Nobody reads, and a pipe holds 64 KiB: none of these answers is ever written in full.
+    (2..8).for_each(&mut look);
     let late = daemon.submit_in("s", "echo late");
     ended(&daemon, late);
     let looks = json!({"name": "background_output", "arguments": {"task_id": late.to_string()}});

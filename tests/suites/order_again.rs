@@ -19,6 +19,11 @@ fn retry(times: u32) -> Retry {
     Retry { times, delay_ms: Some(0), max_delay_ms: None, codes: Vec::new(), signal: false }
 }
 
+/// One more try after a delay up to a year. It is random: a short one is improbable.
+fn late_retry() -> Retry {
+    Retry { delay_ms: Some(365 * 24 * 3_600_000), ..retry(1) }
+}
+
 fn tried(daemon: &TestDaemon, line: &str, retry: Retry) -> TaskId {
     daemon.submit_with(&SubmitParams { shell: Some(line.into()), retry: Some(retry), ..daemon.params() }).id
 }
@@ -81,8 +86,7 @@ fn r108_split_streams_have_separate_attempt_offsets() {
 #[test]
 fn r108_last_attempt_decides_and_slot_is_free_between_attempts() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
-    let late = Retry { delay_ms: Some(3_600_000), ..retry(1) };
-    let id = tried(&daemon, "exit 7", late);
+    let id = tried(&daemon, "exit 7", late_retry());
     let mut watch = daemon.watch();
     if daemon.task(id).status != Status::Pending || daemon.task(id).attempts.is_empty() {
         watch.until(|event| event.kind == EventKind::Retrying);
@@ -143,7 +147,7 @@ fn r108_cancel_time_limit_and_spawn_error_are_not_retried() {
     let never = daemon.block(&[daemon.submit_with(&params).id])[0].clone();
     assert_eq!((never.failure.unwrap().kind, never.attempt), (FailureKind::Spawn, Some(1)));
     // A task cancelled while it waits for its next attempt keeps the exit of the last one.
-    let waits = tried(&daemon, "exit 4", Retry { delay_ms: Some(3_600_000), ..retry(1) });
+    let waits = tried(&daemon, "exit 4", late_retry());
     wait::poll_until("an attempt has ended", || (!daemon.task(waits).attempts.is_empty()).then_some(()));
     let cancelled = daemon.cancel(&[waits])[0].clone();
     assert_eq!((cancelled.status, cancelled.exit), (Status::Cancelled, Some(Exit::Code(4))));

@@ -5,7 +5,6 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::order::Retry;
 use bgd_shared::request::{self, Encoding, SubmitParams, TaskWrite, WriteParams};
@@ -158,9 +157,9 @@ fn r111_pending_task_is_waited_for() {
 #[test]
 fn r111_output_of_first_attempt_is_available_between_attempts() {
     let daemon = TestDaemon::start();
-    let an_hour = Some(3_600_000);
-    let retry =
-        Retry { times: 1, delay_ms: an_hour, max_delay_ms: an_hour, codes: Vec::new(), signal: false };
+    // The delay is random: a short one is improbable.
+    let a_year = Some(365 * 24 * 3_600_000);
+    let retry = Retry { times: 1, delay_ms: a_year, max_delay_ms: a_year, codes: Vec::new(), signal: false };
     let (shell, retry) = (Some("echo hello; exit 1".into()), Some(retry));
     let id = daemon.submit_with(&SubmitParams { shell, retry, ..daemon.params() }).id;
     wait::poll_until("its second attempt is waited for", || {
@@ -186,7 +185,7 @@ fn r111_output_is_read_through_daemon_if_file_cannot_be_opened_as_root() {
     let daemon = TestDaemon::start();
     let mut watch = daemon.watch();
     let id = piped(&daemon, "echo first; read x; echo second; read x");
-    watch.until_kind(id, EventKind::Output);
+    watch.until(|event| event.task.id == id && event.task.output.bytes > 0);
     let path = daemon.task(id).output.path;
     let folder = Path::new(&path).parent().expect("a folder");
     // As in a container that shares nothing but the socket.

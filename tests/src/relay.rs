@@ -58,7 +58,12 @@ fn contains(said: &[u8], words: &[u8]) -> bool {
 
 impl State {
     fn cut(&mut self) {
-        for connection in self.connections.drain(..) {
+        self.cut_up_to(self.count);
+    }
+
+    /// Cuts the connections up to the one with this number.
+    fn cut_up_to(&mut self, last: usize) {
+        for connection in self.connections.extract_if(.., |connection| connection.number <= last) {
             connection.cut();
         }
     }
@@ -160,11 +165,18 @@ fn pass(client: UnixStream, target: &Path, shared: &Arc<Shared>) -> io::Result<(
     let answers = thread::spawn(move || copy(answers.0, answers.1, |_| false));
     let shared = Arc::clone(shared);
     thread::spawn(move || {
-        if copy(client, daemon, |said| shared.state().ends_with(number, said)) {
+        let mut last = 0;
+        let is_over = copy(client, daemon, |said| {
+            let mut state = shared.state();
+            last = state.count;
+            state.ends_with(number, said)
+        });
+        if is_over {
             // Wait for the answer, although it is discarded: the daemon does not act on a request if it notices that
             // the client is gone before it has read the request.
             let _ = answers.join();
-            shared.state().cut();
+            // The client may have connected again meanwhile.
+            shared.state().cut_up_to(last);
         }
     });
     Ok(())

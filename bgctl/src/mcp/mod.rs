@@ -48,8 +48,9 @@ use crate::failure::Failure;
 use crate::job::{self, Machine, Work};
 use crate::link::DaemonAddress;
 
-/// How long to wait for answers in flight after the end of the input.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long to wait for answers in flight after the end of the input: as long as rmcp does. The server ends at once when
+/// there are none left.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "an option is a flag, and the server has several")]
@@ -190,7 +191,7 @@ fn ended(code: Code, kind: &'static str, why: &dyn std::fmt::Display) -> Failure
     Failure::new(code, kind, format!("the connection ended: {}", crate::render::clean(&why.to_string())))
 }
 
-/// Waits for the end of the input, and then a moment for answers in flight.
+/// Waits for the end of the input, and then [`LAST_WORDS`] for answers in flight.
 async fn last_words(mut end: watch::Receiver<bool>) {
     // An error means that the sender is gone, which ends the server too.
     let _ = end.wait_for(|ended| *ended).await;

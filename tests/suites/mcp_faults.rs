@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::os::fd::AsFd as _;
 use std::process::{Command, Stdio};
 
 use bgd_shared::event::EventKind;
@@ -10,6 +11,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::request::{Hello, HelloParams, SubmitParams};
 use bgd_shared::task::Status;
 use bgd_tests::mcp::{Mcp, REVISION, ToolResult};
+use bgd_tests::wait::PATIENCE;
 use bgd_tests::{FakeDaemon, Relay, TestDaemon, bgctl_path, bgd_path, wait};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -380,8 +382,13 @@ fn unreadable_line_is_answered_with_its_id() {
 #[test]
 fn server_exits_with_141_when_client_closes_its_output() {
     let daemon = TestDaemon::start();
-    let mut child = daemon.bgctl(&["mcp"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    drop(child.stdout.take());
+    let (reader, output) = std::io::pipe().unwrap();
+    let mut command = daemon.bgctl(&["mcp"]);
+    command.stdin(Stdio::piped()).stdout(output.try_clone().unwrap());
+    let mut child = command.spawn().unwrap();
+    drop(reader);
+    // Children that other tests are starting have copies of the reading end for a moment.
+    assert!(wait::readable(output.as_fd(), PATIENCE), "the output has a reader");
     let client = json!({"name": "deaf", "version": "1"});
     let params = json!({"protocolVersion": REVISION, "capabilities": {}, "clientInfo": client});
     let line = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});

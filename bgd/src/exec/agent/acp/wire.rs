@@ -37,7 +37,7 @@ pub struct Wire {
     hold: watch::Sender<bool>,
     parked: Parked,
     /// The numbers of the pipes.
-    pipes: [RawFd; 2],
+    pub pipes: [RawFd; 2],
     /// Aborted on drop.
     _tasks: JoinSet<()>,
 }

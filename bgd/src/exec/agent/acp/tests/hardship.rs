@@ -1,6 +1,11 @@
 //! Agents that write invalid output, or end at the wrong moment.
 
+use std::fs::File;
+use std::os::fd::AsFd as _;
 use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::super::lines::Broken;
 use super::*;
@@ -115,11 +120,29 @@ async fn agent_death_breaks_the_turn_after_delivering_last_text() {
     acp.forget(&key).await;
 }
 
+/// Waits until nobody can read this pipe: children that other tests are starting have copies of its reading end for a
+/// moment.
+fn until_unread(pipe: &File) {
+    let limit = PollTimeout::try_from(PATIENCE).unwrap();
+    loop {
+        match poll(&mut [PollFd::new(pipe.as_fd(), PollFlags::empty())], limit) {
+            Err(Errno::EINTR) => {}
+            outcome => {
+                assert_eq!(outcome, Ok(1), "the pipe has a reader");
+                return;
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn agent_that_closed_its_input_is_still_read_to_the_end() {
     let (acp, mut agent, key, mut received) = with_session().await;
     let Agent { input, output } = agent;
+    let stdin = format!("/proc/self/fd/{}", acp.wire.pipes[0]);
+    let stdin = File::options().write(true).open(stdin).unwrap();
     drop(input);
+    until_unread(&stdin);
     agent = Agent { input: Lines::new(pipe::pipe().unwrap().1), output };
     agent.text("s1", "already said").await;
     let end = acp.prompt(&key, "go").await;

@@ -41,6 +41,8 @@ fn r121_remote_tasks_survive_upgrade() {
     let task = far.here().task(sleeps);
     assert_eq!((task.started_at, task.elsewhere), (before.started_at, before.elsewhere));
     assert_eq!(far.here().task(held).status, Status::Pending);
+    // A signal may overtake what was written before it.
+    far.here().wait_output(reads, "<words 4>");
     far.run_here(&["signal", &reads.to_string(), "USR1"]).success();
     assert_eq!(far.ended(reads).exit, Some(Exit::Code(6)));
     let output = String::from_utf8(far.here().output(reads)).unwrap();

@@ -143,8 +143,13 @@ impl AsFd for Sink {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::io::Read as _;
+    use std::time::{Duration, Instant};
+
+    use nix::poll::{PollFd, PollFlags, poll};
+
+    use super::*;
+    use crate::link::time_left;
 
     #[test]
     fn pipe_sink_writes_every_byte_once_and_reports_broken_pipe() {
@@ -164,6 +169,10 @@ mod tests {
         sink.leave().unwrap();
         assert!(!sink.wants_write(), "no byte of our own");
         drop(reader);
+        // Children that other tests are starting have copies of the reading end for a moment.
+        let until = Instant::now() + Duration::from_mins(1);
+        let polled = poll(&mut [PollFd::new(sink.as_fd(), PollFlags::empty())], time_left(until));
+        assert_eq!(polled, Ok(1), "the pipe has a reader");
         sink.show(b"x").unwrap();
         assert_eq!(sink.write().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
         sink.forget();

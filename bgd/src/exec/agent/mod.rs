@@ -28,6 +28,7 @@ mod start;
 pub mod state;
 pub mod stderr_tail;
 pub mod template;
+mod time_limit;
 pub mod turn;
 mod turn_order;
 mod turns;

@@ -27,6 +27,7 @@ use super::refusals::{bounded, refusal_of};
 use super::shown::{Shown, Visible};
 use super::state::FollowState;
 use super::stderr_tail::speaks;
+use super::time_limit::elapse;
 use crate::core::{Fact, Note, Refusal};
 use crate::exec::context::Context;
 
@@ -318,7 +319,7 @@ impl Turn {
             (Some(_), Connection::Template(_)) => STARTED_WITHIN,
             (Some(_), _) => ACCEPTED_AFTER,
         };
-        let accepted = tokio::time::sleep(patience);
+        let accepted = elapse(patience);
         tokio::pin!(accepted);
         let (live, key) = (Rc::clone(&talk.live), Arc::clone(&talk.opened.key));
         let prompt = Arc::clone(&self.order.prompt);

@@ -9,6 +9,7 @@ use tokio::sync::{Mutex as Gate, Notify, OwnedMutexGuard, oneshot};
 
 use super::setup::{Setup, SetupState};
 use crate::exec::agent::connection::Updates;
+use crate::exec::agent::time_limit::elapse;
 
 /// The sessions that the agent holds for this connection.
 #[derive(Debug, Default)]
@@ -169,7 +170,13 @@ impl Routes {
         let Some(replayed) = self.lock().get(session).map(|route| Arc::clone(&route.replayed)) else {
             return;
         };
-        while tokio::time::timeout(span, replayed.notified()).await.is_ok() {}
+        loop {
+            tokio::select! {
+                biased;
+                () = replayed.notified() => {}
+                () = elapse(span) => return,
+            }
+        }
     }
 
     /// Registers a question. Returns the session's update channel, and a receiver that resolves when the question is

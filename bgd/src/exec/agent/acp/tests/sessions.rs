@@ -134,6 +134,21 @@ async fn replay_of_a_loaded_session_is_hidden() {
     opened.unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn replay_read_at_the_last_moment_is_no_silence() {
+    let (routes, session) = (Arc::new(Routes::default()), Arc::<str>::from("old"));
+    let (updates, _received) = mpsc::channel(UPDATES);
+    routes.open(&session, updates, true, Arc::default());
+    let begun = tokio::time::Instant::now();
+    let (reading, replayed) = (Arc::clone(&routes), Arc::clone(&session));
+    tokio::spawn(async move {
+        tokio::time::sleep(QUIET).await;
+        assert!(reading.updates(&replayed).is_none());
+    });
+    routes.quiet(&session, QUIET).await;
+    assert!(begun.elapsed() >= 2 * QUIET);
+}
+
 #[tokio::test]
 async fn expired_session_is_recognized_by_code_message_or_listing() {
     for (error, pages, expected) in [

@@ -17,6 +17,7 @@ mod reports;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
+use std::future::pending;
 use std::io;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -44,8 +45,8 @@ use crate::os::watch;
 /// How long a terminal gets no more lines after a write at its prompt; does not apply to the last lines at shutdown.
 const BATCH_WINDOW: Duration = Duration::from_millis(200);
 
-/// How often to check whether a shell has taken its terminal back after a program ended. After the last check the line
-/// is written anyway, or given up.
+/// How often to check whether a shell has taken its terminal back after a program ended. After the last check, the line
+/// is written anyway if a shell has the terminal; otherwise the terminal's next change is awaited.
 const MAX_CHECKS: u32 = 20;
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -517,10 +518,9 @@ impl Serving {
                 }
                 Front::Shell if looks == MAX_CHECKS => return Ok(Ready { at, never_edits: true }),
                 Front::Nobody if looks == MAX_CHECKS => {
-                    return Err(format!(
-                        "nobody takes the terminal {} back from a program",
-                        self.terminal.path
-                    ));
+                    // The shell is stopped, or slow. It writes its prompt after it has taken the terminal back.
+                    looks = 0;
+                    self.until_change(None, looked_at).await?;
                 }
                 Front::Shell | Front::Nobody => {
                     looks += 1;
@@ -528,14 +528,14 @@ impl Serving {
                 }
                 Front::Bgctl(program) | Front::Program(program) => {
                     (looks, at) = (1, LinePosition::Cursor);
-                    self.until_change(program, looked_at).await?;
+                    self.until_change(Some(program), looked_at).await?;
                 }
             }
         }
     }
 
-    /// Waits for an event that may give the terminal back to its shell.
-    async fn until_change(&self, program: PidFd, looked_at: Instant) -> Result<(), String> {
+    /// Waits for an event that may give the terminal back to its shell. `program`, if any, has the terminal.
+    async fn until_change(&self, program: Option<PidFd>, looked_at: Instant) -> Result<(), String> {
         let path = &self.terminal.path;
         let leader =
             PidFd::open(self.terminal.leader).map_err(|_| format!("the terminal {path} is closed"))?;
@@ -546,8 +546,14 @@ impl Serving {
             }
             tokio::time::sleep_until(looked_at + PAUSE).await;
         };
+        let left = async {
+            match program {
+                Some(program) => ended(program).await,
+                None => pending().await,
+            }
+        };
         tokio::select! {
-            ended = ended(program) => ended,
+            ended = left => ended,
             ended = ended(leader) => ended,
             () = written => Ok(()),
             () = self.again.notified() => Ok(()),

@@ -81,10 +81,12 @@ pub fn terminal_of(leader: i32) -> Option<OriginTerminal> {
     stat.terminal().map(|path| OriginTerminal { path, leader })
 }
 
-/// Reports whether a terminal was closed: its leader has ended or its device is gone, whichever happens first.
+/// Reports whether a terminal was closed: its leader has ended or has no terminal any more, or the device is gone,
+/// whichever happens first. Until the leader is reaped, the device may exist again as another terminal.
 pub fn is_closed(terminal: &OriginTerminal) -> bool {
-    let is_gone = || is_tty(&terminal.path) && !fs::exists(&terminal.path).unwrap_or(true);
-    Stat::of(terminal.leader).is_none() || is_gone()
+    let Some(leader) = Stat::of(terminal.leader) else { return true };
+    let is_gone = || leader.terminal == 0 || !fs::exists(&terminal.path).unwrap_or(true);
+    is_tty(&terminal.path) && is_gone()
 }
 
 /// Reports whether a path is that of a terminal: `/dev/pts/4`, `/dev/tty1`, `/dev/ttyS0`. No other path is opened, as
@@ -327,7 +329,24 @@ impl Writes {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+    use std::process::{Command, Stdio};
+
     use super::*;
+
+    #[test]
+    fn terminal_is_closed_once_its_leader_has_none() {
+        let pty = nix::pty::openpty(None, None).unwrap();
+        let path = nix::unistd::ttyname(&pty.slave).unwrap().to_str().unwrap().to_owned();
+        let mut command = Command::new("setsid");
+        let mut leader = command.arg("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // Its output shows that it has left the session of the tests.
+        leader.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        leader.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        assert!(is_closed(&OriginTerminal { path, leader: leader.id().cast_signed() }));
+        leader.kill().unwrap();
+        leader.wait().unwrap();
+    }
 
     #[test]
     fn device_numbers_are_encoded_as_in_proc_stat() {

@@ -168,6 +168,15 @@ impl TestDaemon {
         Process::open(pid).expect("the agent lives")
     }
 
+    /// Waits until no agent is left. With `keep_warm = "0s"`, the daemon closes an agent just after it has reported the
+    /// end of the turn, and may give it a follow-up prompt until then.
+    #[track_caller]
+    pub fn wait_agents_gone(&self) {
+        for process in self.task_processes() {
+            process.gone();
+        }
+    }
+
     /// Waits until a task's output contains this text.
     #[track_caller]
     pub fn wait_output(&self, id: TaskId, text: &str) {

@@ -223,13 +223,11 @@ fn r04_exceeded_time_limit_fails_turn() {
     let daemon = fake();
     let params = SubmitParams { time_limit_ms: Some(3000), ..daemon.prompt_params("say half; hang") };
     let id = daemon.submit_with(&params).id;
-    let process = daemon.agent_process(id);
-    daemon.wait_output(id, "half");
     let task = daemon.ends_as(id, Status::Failed);
     assert_eq!(task.error.as_deref(), Some("timed out after 3s"));
     assert_eq!(daemon.output(id), b"half\n");
     assert_eq!(daemon.fake_home().received("session/cancel").len(), 1);
-    process.gone();
+    daemon.wait_agents_gone();
 }
 
 #[test]

@@ -38,6 +38,7 @@ fn gemini_replay_after_session_load_is_not_output() {
     let daemon = recorded("gemini-cli-0.61.0-load", "keep_warm = \"0s\"");
     let task = daemon.completed("Say hello.");
     assert_eq!(daemon.result(task.id), ANSWER);
+    daemon.wait_agents_gone();
     daemon.resume(task.id, "Say it again.");
     let task = daemon.ends_as(task.id, Status::Completed);
     assert_eq!(daemon.fake_home().received("session/load").len(), 1, "it is another process");

@@ -18,16 +18,8 @@ const COLD: &str = "keep_warm = \"0s\"";
 #[track_caller]
 fn completed_and_gone(daemon: &FakeDaemon, prompt: &str) -> Task {
     let task = daemon.completed(prompt);
-    gone(&task);
+    daemon.wait_agents_gone();
     task
-}
-
-#[track_caller]
-fn gone(task: &Task) {
-    // It may be gone already.
-    if let Some(process) = Process::open(task.pid.unwrap()) {
-        process.gone();
-    }
 }
 
 #[track_caller]
@@ -77,8 +69,8 @@ fn r30_new_process_continues_conversation_without_replaying_output() {
         (&["--no-load"][..], "session/resume"),
         (&["--no-resume"], "session/load"),
         (&["--no-resume", "--null-load"], "session/load"),
-        // As gemini-cli does.
-        (&["--no-resume", "--late-replay", "5000"], "session/load"),
+        // As gemini-cli does; more than a pipe holds.
+        (&["--no-resume", "--late-replay", "500"], "session/load"),
         (&[], "session/resume"),
     ] {
         let daemon = FakeDaemon::start(flags, COLD);
@@ -272,7 +264,7 @@ fn r35_resume_of_expired_session_keeps_task_and_result() {
             let daemon = FakeDaemon::start(&["--unknown-session", code], keep_warm);
             let task = daemon.completed("say one");
             if keep_warm == COLD {
-                gone(&task);
+                daemon.wait_agents_gone();
             }
             forget(&daemon, &task);
             for _ in 0..2 {
@@ -330,14 +322,19 @@ fn r35_agent_without_session_reload_refuses_resume_after_exit() {
 
 #[test]
 fn r35_resume_with_agent_that_fails_to_start_leaves_task_unchanged() {
-    let daemon =
-        FakeDaemon::start(&["--initialize-after", "begin"], "keep_warm = \"0s\"\nstart_timeout = \"2s\"");
+    let flags = ["--initialize-after", "begin"];
+    let daemon = FakeDaemon::start(&flags, COLD);
     daemon.touch("begin");
     let task = completed_and_gone(&daemon, "say one");
     fs::remove_file(daemon.home().join("begin")).unwrap();
+    // The starts that must succeed may take longer.
+    daemon.configure(&flags, &format!("{COLD}\nstart_timeout = \"2s\""));
+    daemon.run(&["daemon", "reload"]).success();
     let error = refused(&daemon, task.id, ErrorKind::AgentUnavailable);
     assert!(error.message.contains("within 2s"), "{error}");
     as_before(&daemon, &task, "one");
+    daemon.configure(&flags, COLD);
+    daemon.run(&["daemon", "reload"]).success();
     daemon.touch("begin");
     daemon.resume(task.id, "count");
     daemon.ends_as(task.id, Status::Completed);

@@ -24,6 +24,7 @@ fn deny_and_ask_switch_agent_to_asking_mode_unless_mode_is_set() {
     ] {
         let daemon = FakeDaemon::start(&MODES, &format!("keep_warm = \"0s\"\n{config}"));
         let task = daemon.completed("settings");
+        daemon.wait_agents_gone();
         assert_eq!((daemon.result(task.id), task.warning), (format!("set: {set}"), None), "{config}");
         // Another process gets the settings again.
         daemon.resume(task.id, "settings");
@@ -85,6 +86,9 @@ fn submit_settings_override_configuration_and_persist_across_resumes() {
         let is_warm = keep_warm != "0s";
         let mut applied = String::new();
         let mut expect = |task: TaskId, set: &str, again: &str| {
+            if !is_warm {
+                daemon.wait_agents_gone();
+            }
             applied = if is_warm { format!("{applied} {set}") } else { again.to_owned() };
             assert_eq!(
                 daemon.result(task),
@@ -143,7 +147,13 @@ fn warm_session_is_updated_to_settings_of_each_run() {
 fn resume_with_unavailable_mode_changes_nothing() {
     for (keep_warm, set) in [("1h", "set: mode=default mode=default"), ("0s", "set: mode=default")] {
         let daemon = FakeDaemon::start(&MODES, &format!("keep_warm = \"{keep_warm}\""));
+        let until_closed = || {
+            if keep_warm == "0s" {
+                daemon.wait_agents_gone();
+            }
+        };
         let task = daemon.completed("say one");
+        until_closed();
         let mode = AgentSettings { mode: Some("yolo".into()), ..AgentSettings::default() };
         let error = daemon.try_resume_with(task.id, "say two", mode).unwrap_err();
         assert!(error.message.contains("the agent has no mode \"yolo\""), "{error}");
@@ -151,6 +161,7 @@ fn resume_with_unavailable_mode_changes_nothing() {
         let now = daemon.task(task.id);
         assert_eq!((now.status, now.settings, now.resume_count), (Status::Completed, task.settings, 0));
         assert_eq!(daemon.result(task.id), "one");
+        until_closed();
         daemon.resume(task.id, "settings");
         daemon.ends_as(task.id, Status::Completed);
         assert_eq!(daemon.result(task.id), set, "{keep_warm}");

@@ -5,7 +5,7 @@ use bgd_shared::consumption::{AgentUsage, StepStatus};
 use bgd_shared::event::EventKind;
 use bgd_shared::task::{Status, Task};
 use bgd_tests::templates::{shell_agent, toml_words};
-use bgd_tests::{FakeDaemon, Terminal, TestDaemon};
+use bgd_tests::{FakeDaemon, Terminal, TestDaemon, wait};
 
 /// Tokens read, written and cached, those in the context, its size, and the cost.
 type Known = (Option<u64>, Option<u64>, Option<u64>, Option<u64>, Option<u64>, Option<(f64, String)>);
@@ -95,7 +95,10 @@ fn r160_recorded_real_agents_report_usage() {
         let file = format!("{}/suites/recorded/{name}.ndjson", env!("CARGO_MANIFEST_DIR"));
         let daemon = FakeDaemon::start(&["--recorded", &file], "");
         let task = daemon.completed("Hello");
-        assert_eq!(known(&daemon.task(task.id)), expected, "{name}");
+        // Some agents report it only after the end of the turn.
+        wait::poll_until(&format!("{expected:?} of {name}"), || {
+            (known(&daemon.task(task.id)) == expected).then_some(())
+        });
     }
 }
 

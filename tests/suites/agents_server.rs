@@ -180,8 +180,8 @@ fn r26_text_is_complete_when_event_stream_breaks() {
         real.model.release(gate);
         real.wait_output(id, "chunk 1");
         proxy.streams(&[next]);
-        proxy.cut_before(|event| event.contains("chunk 2 "));
         let before = proxy.log();
+        proxy.cut_before(|event| event.contains("chunk 2 "));
         real.model.release(gate);
         proxy.wait_for(|log| log.ended > before.ended);
         if next == Fate::Pass {

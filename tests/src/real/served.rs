@@ -1,7 +1,7 @@
 //! An opencode server that the test starts itself and whose URL it puts into the daemon's configuration.
 
 use std::io::{BufRead as _, BufReader};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Stdio};
 use std::thread;
 
@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{AUTHORIZATION, PASSWORD, Real};
 use crate::http::{Answer, Http};
+use crate::ports;
 
 /// A server that lives as long as this handle.
 #[derive(Debug)]
@@ -21,10 +22,7 @@ impl Served {
     /// Starts a server in the home of a daemon.
     #[track_caller]
     pub fn start(real: &Real) -> Self {
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port of loopback");
-        let address = free.local_addr().expect("the address of a listener");
-        drop(free);
-        Self::start_at(real, address)
+        Self::start_at(real, (Ipv4Addr::LOCALHOST, ports::unused()).into())
     }
 
     /// Starts a server at this address.

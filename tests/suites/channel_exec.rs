@@ -249,10 +249,12 @@ fn hanging_hook_is_killed_with_its_whole_tree() {
     );
     let daemon = with_settings(&script, "timeout = \"5s\"");
     let id = daemon.submit(&["sleep", "1000"]);
-    let family = ["child", "session", "clean", "leader"].map(|name| daemon.recorded_process(name));
+    let task = daemon.wait_running(id);
     let line = failure(&daemon);
     assert!(line.contains("it ran longer than 5s"), "{line}");
-    assert!(family.iter().all(|process| !process.is_alive()), "{family:?}");
+    // On a busy machine, the hook may be killed before it has started all of its processes.
+    let left = daemon.task_processes();
+    assert_eq!(left.iter().map(Process::pid).collect::<Vec<_>>(), [task.pid.unwrap()], "{left:?}");
     daemon.cancel(&[id]);
     assert_eq!(settled(&daemon).sent, 1, "the next notice is told");
 }

@@ -9,6 +9,8 @@ use bgd_shared::request::SubmitParams;
 use bgd_tests::hooks::{ClosedPort, HookServer, Reply, Request};
 use bgd_tests::upgrades::upgrade;
 use bgd_tests::{TestDaemon, wait};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 
 /// Returns the table of a webhook that is notified only of ends.
 fn hook(name: &str, url: &str, more: &str) -> String {
@@ -338,6 +340,7 @@ fn notices_queued_before_reload_go_to_old_server() {
     assert_eq!(received, before);
     new.release(1);
     wait_for_notice(&new, run_for(&daemon, "hook", &["true"]));
+    wait::poll_until("the end of its queue", || (daemon.channel("hook").queued == 0).then_some(()));
     // A channel that is gone from the configuration is no longer listed, and gets no notices.
     daemon.write_config("");
     daemon.run(&["daemon", "reload"]).success();
@@ -348,21 +351,27 @@ fn notices_queued_before_reload_go_to_old_server() {
 fn daemon_stop_waits_for_deliverable_notices() {
     let server = HookServer::start();
     server.order(Reply::status(200).held());
-    let mut daemon = daemon(hook("hook", &server.url("/"), ""));
+    let mut daemon = daemon(hook("hook", &server.url("/"), "") + "[grace]\ncancel = \"1h\"\n");
     let ids: Vec<_> = (0..3).map(|_| run_for(&daemon, "hook", &["true"])).collect();
+    let gate = daemon.home().join("gate");
+    mkfifo(&gate, Mode::S_IRWXU).unwrap();
     let params = SubmitParams {
-        argv: Some(vec!["sleep".into(), "1000".into()]),
+        shell: Some("trap '' TERM; echo ready; read x <gate".into()),
         channel: Some("hook".to_owned()),
         ..daemon.params()
     };
     let cancelled = daemon.submit_with(&params).id;
     daemon.wait_running(cancelled);
+    daemon.wait_output(cancelled, "ready");
     server.wait_count(1);
     let log = log(&daemon);
     thread::scope(|scope| {
         scope.spawn(|| {
             wait::for_line(&log, "shutting down");
             server.release(1);
+            server.wait_count(3);
+            // Channels get only a short time after the last task's end.
+            wait::for_reader(&gate, "\n");
         });
         assert!(daemon.stop().success());
     });

@@ -411,12 +411,15 @@ fn repeated_visits_of_restarted_task_leave_no_subscription() {
         ["submit", "--session", "here", "--retry", "1", "--retry-delay", "1ms", "--pty", "--shell", line];
     let id: TaskId = daemon.run(&submit).success().word();
     daemon.wait_running(id);
-    let before = daemon.status().subscriptions;
+    // The console's own.
+    let before: u64 = 1;
     let subscribed = |more| {
         wait::poll_until("the subscriptions", || {
             (daemon.status().subscriptions == before + more).then_some(())
         });
     };
+    // That of `wait_running` may count a moment longer.
+    subscribed(0);
     let visit = |console: &mut Terminal| {
         run_line(console, "# a clear screen");
         console.type_line(&format!("fg {}", id.short()));

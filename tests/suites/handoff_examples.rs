@@ -1,14 +1,13 @@
 //! The examples of a handoff in Rust, Python (with and without asyncio), Node and bash, run as they are.
 
 use std::ffi::OsString;
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use bgd_shared::foreground::backgrounded_message;
 use bgd_tests::docs::root;
-use bgd_tests::{TestDaemon, bgctl_path, example_path, wait};
+use bgd_tests::{TestDaemon, bgctl_path, example_path, executable, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
@@ -99,9 +98,7 @@ fn confined(daemon: &TestDaemon) -> PathBuf {
     let inject = "-e trace=pidfd_getfd -e inject=pidfd_getfd:error=EPERM";
     let script =
         format!("#!/bin/sh\nexec strace -D -f -o /dev/null {inject} {} \"$@\"\n", bgctl_path().display());
-    let file = folder.join("bgctl");
-    fs::write(&file, script).unwrap();
-    fs::set_permissions(&file, Permissions::from_mode(0o700)).unwrap();
+    executable::write(&folder.join("bgctl"), &script);
     folder
 }
 

@@ -39,7 +39,8 @@ fn starting_daemon_at_explicit_socket_is_announced_on_terminal() {
     shell.clear();
     // Not printed where the daemon is running, nor where nobody has named a path.
     assert_eq!(shell.run_line("bgctl --socket mistyped/bgd.sock list && bgctl list"), 0);
-    assert!(!shell.screen().contains("started one"), "{shell:?}");
+    let shown = String::from_utf8_lossy(&shell.shown()).into_owned();
+    assert_eq!(shown.matches("started one").count(), 1, "{shell:?}");
     assert_eq!(shell.run_line("bgctl daemon stop && bgctl --socket mistyped/bgd.sock daemon stop"), 0);
     // Readers of standard error would take it for a failure.
     assert_eq!(daemon.run(&["--socket", &socket, "list"]).success().stderr, "");

@@ -125,6 +125,12 @@ fn opencode_serve_reports_failed_and_aborted_turns() {
     assert_eq!(server.get("/session/status")[&session]["type"], "busy");
     assert_eq!(server.post(&format!("/session/{session}/abort"), &json!({})).json(), true);
     home.model.wait_for_leaving("HOLD never");
+    // The connection ends before the message has its error.
+    let has_failed = |event: &Value| {
+        let info = &event["properties"]["info"];
+        info["parentID"] == "msg_2" && info["error"].is_object()
+    };
+    while !events.until("message.updated").last().is_some_and(has_failed) {}
     let (answer, _) = server.last(&session);
     assert_eq!(answer["error"]["name"], "MessageAbortedError");
     assert_eq!(answer["parentID"], "msg_2");

@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use bgd_tests::{Outcome, TestDaemon, bgctl_path, docs};
+use bgd_tests::{Outcome, TestDaemon, bgctl_path, docs, wait};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 
 /// Blocks of the README that are in no guide.
 pub const TYPED: [&str; 0] = [];
@@ -31,8 +33,13 @@ fn r171_guide_handoff_shows_two_lines_and_keeps_the_rest() {
     let daemon = TestDaemon::start();
     let lines = docs::blocks("man/bgd-authors.md", "sh");
     let [line] = &lines[..] else { panic!("{lines:?}") };
-    let said = run(&daemon, "sh", &["-c", line]);
+    // The third line waits until the id has been shown: on a busy machine the loop could end before.
+    let gate = daemon.home().join("gate");
+    mkfifo(&gate, Mode::S_IRWXU).unwrap();
+    let line = line.replace("sleep 1", &format!("[ $i != 2 ] || read x <{}", gate.display()));
+    let said = run(&daemon, "sh", &["-c", &line]);
     let id = said.strip_prefix("1\n2\nCommand was manually backgrounded by user with ID ").expect(&said);
+    wait::for_reader(&gate, "\n");
     daemon.run(&["block", "--timeout", "none", id.trim_end()]).success();
     assert_eq!(daemon.run(&["output", id.trim_end()]).success().stdout_text(), "3\n4\n");
 }

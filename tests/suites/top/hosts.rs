@@ -134,6 +134,8 @@ fn r144_top_keys_act_on_host_of_selected_task() {
     top.wait_text("bgctl -H near cancel --all? y/n");
     top.type_keys("n\x1b");
     top.wait_text(" typed");
+    // While it runs, it is among those that the next filter shows.
+    top.wait_text("nothing needs you | 2 running, 1 done");
     assert_eq!((far.daemon.status().summary.total(), near.daemon.status().summary.total()), (1, 2));
     top.type_keys("/s:running\r\x1b[H\x1b[B  x");
     top.wait_text("cancel 2 tasks on 2 hosts? y/n");

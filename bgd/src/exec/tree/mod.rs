@@ -189,23 +189,23 @@ impl Tree {
     }
 
     fn descendants(&self) -> Vec<i32> {
-        let mut listed = self.orphans();
-        let mut roots: Vec<i32> = Vec::new();
+        let (mut listed, mut found) = (self.orphans(), Vec::new());
         for _ in 0..LOOKS {
-            roots = listed.iter().copied().filter(|pid| self.owns_living_orphan(*pid)).collect();
+            let leader = self.leader_is_there().then_some(self.leader);
+            let orphans = listed.iter().copied().filter(|pid| self.owns_living_orphan(*pid));
+            let roots: Vec<i32> = leader.into_iter().chain(orphans).collect();
             // An exiting orphan can't be identified any more, and leaves its children to the daemon; and while an
             // orphan is being reaped, the kernel may omit another one from the list.
             let is_leaving = wait_for_leaving(&listed);
+            found = descendants_of(&roots);
+            // Read after the walk: a process that ended before its turn has left its children to the daemon, too.
             let now = self.orphans();
             if now == listed && !is_leaving {
                 break;
             }
             listed = now;
         }
-        if self.leader_is_there() {
-            roots.insert(0, self.leader);
-        }
-        descendants_of(&roots)
+        found
     }
 
     /// Reports whether the leader's pid is its own, as it has not ended, or only this process can reap it.

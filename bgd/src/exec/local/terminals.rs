@@ -12,14 +12,14 @@ use crate::exec::handed::HandedTerminal;
 use crate::exec::messages::{NewTerminal, Report};
 use crate::exec::output::loss::Loss;
 use crate::exec::supervise::process::TerminalJob;
-use crate::exec::terminal::leader::STOP_TIMEOUT;
+use crate::exec::terminal::leader::{LONGEST_STOP, STOP_TIMEOUT};
 use crate::exec::terminal::{Opening, Terminal};
 use crate::exec::threads::job::Job;
 use crate::os::pty::{set_size, slave_of};
 
-/// How long a key that was typed before the last viewer left may take to stop the job: twice the time that the leader
-/// waits for the other processes, as the first of them may handle the key, too.
-const LATE_STOP: Duration = STOP_TIMEOUT.saturating_mul(2);
+/// How long a key that was typed before the last viewer left may take to stop the job: longer than the leader waits for
+/// the other processes, as the first of them may handle the key, too.
+const LATE_STOP: Duration = LONGEST_STOP.saturating_add(STOP_TIMEOUT);
 
 impl Local {
     /// Continues the jobs whose last viewer has left, if they have stopped or are now stopped by a key typed before: no

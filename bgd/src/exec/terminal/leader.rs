@@ -195,8 +195,12 @@ fn watch(daemon: &UnixStream, terminal: &OwnedFd, news: &SignalFd, job: &Spawned
     }
 }
 
-/// How long the other processes of a job may take to stop after the first.
+/// How long the other processes of a job may take to stop after the first, or after a sign that one of them is not done
+/// with it: it has worked, or was sent the signal once more.
 pub const STOP_TIMEOUT: Duration = Duration::from_millis(1500);
+
+/// How long they may take in all.
+pub const LONGEST_STOP: Duration = STOP_TIMEOUT.saturating_mul(2);
 
 /// A process that has slept for this long since the first one stopped has missed the key.
 const MISSED: Duration = Duration::from_millis(500);
@@ -212,9 +216,12 @@ const LOOK: Duration = Duration::from_millis(2);
 /// terminal: it would stop only at the next key, while the shell waits for it. Such a program is sent the signal once
 /// more.
 fn until_at_rest(job: i32, signal: i32) {
-    let deadline = Instant::now() + STOP_TIMEOUT;
+    let begin = Instant::now();
+    let (end, mut latest_sign) = (begin + LONGEST_STOP, begin);
     let mut sleepers = HashMap::new();
-    while Stat::of(job).is_none_or(|stat| stat.is_at_rest()) && Instant::now() < deadline {
+    while Stat::of(job).is_none_or(|stat| stat.is_at_rest())
+        && Instant::now() < end.min(latest_sign + STOP_TIMEOUT)
+    {
         let members = members::descendants_of(&[job]);
         let mut all_at_rest = true;
         for pid in members.into_iter().filter(|pid| may_stop(*pid, job)) {
@@ -224,6 +231,7 @@ fn until_at_rest(job: i32, signal: i32) {
                 // The process was examined just now, and its parent, which is stopped, can't have reaped it.
                 let _ = kill(Pid::from_raw(pid), Signal::try_from(signal).ok());
             }
+            latest_sign = latest_sign.max(sleeper.since);
         }
         if all_at_rest {
             return;
@@ -242,6 +250,7 @@ fn may_stop(pid: i32, job: i32) -> bool {
 struct Sleeper {
     /// The number of times that it has gone to sleep since its start.
     sleeps: u64,
+    /// When it was last seen to work, or was signalled again.
     since: Instant,
     was_repeated: bool,
 }
@@ -251,14 +260,17 @@ impl Sleeper {
         Self { sleeps: members::sleeps(pid), since: Instant::now(), was_repeated: false }
     }
 
-    /// Reports whether it has slept since the stop and must be signalled again. Returns true only once.
+    /// Reports whether it has slept since the stop and must be signalled again. Returns true only once; it is assumed to
+    /// work on the signal then.
     fn has_missed(&mut self, pid: i32) -> bool {
         let sleeps = members::sleeps(pid);
         if self.sleeps != sleeps || Stat::of(pid).is_none_or(|stat| stat.state != 'S') {
             (self.sleeps, self.since) = (sleeps, Instant::now());
         }
         let missed = !self.was_repeated && self.since.elapsed() >= MISSED;
-        self.was_repeated |= missed;
+        if missed {
+            (self.was_repeated, self.since) = (true, Instant::now());
+        }
         missed
     }
 }

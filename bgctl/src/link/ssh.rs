@@ -351,7 +351,7 @@ impl<'a> Dial<'a> {
     }
 
     /// Reports whether the user's configuration leaves detecting a dead connection to the operating system, which takes
-    /// hours.
+    /// hours, or is not known in time.
     fn needs_keep_alive(&self) -> bool {
         let Ok((mut reader, writer)) = io::pipe() else { return false };
         let mut command = Command::new(program());
@@ -366,8 +366,9 @@ impl<'a> Dial<'a> {
         let text = bounded::read_to_end(&mut reader, BANNER_BYTES, SHORT.min(self.how.within));
         let _ = ssh.kill();
         let _ = ssh.wait();
-        let text = text.ok().flatten().unwrap_or_default();
-        needs_keep_alive(&String::from_utf8_lossy(&text))
+        // Without an answer, as from a busy machine, overriding the user's interval is the lesser evil: a dead connection
+        // that nobody notices would be worse.
+        text.ok().flatten().is_none_or(|text| needs_keep_alive(&String::from_utf8_lossy(&text)))
     }
 
     fn failure(&self, trouble: GreetingError, status: Option<ExitStatus>, stderr_text: &str) -> Failure {

@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use bgd_shared::limits::INBOX_WAITS;
 use bgd_shared::request::METHODS;
 use bgd_tests::templates::remembering_agent;
+use bgd_tests::upgrades::is_too_busy;
 use bgd_tests::{TestDaemon, wait};
 use serde_json::{Value, json};
 
@@ -63,6 +64,19 @@ impl Wire {
         let mut answer = self.answer(id);
         assert_eq!(answer.get("result"), None, "{method} {params}: {answer}");
         answer["error"].take()
+    }
+
+    /// Upgrades to the same program; tries again while the daemon is too busy.
+    fn upgrade(&mut self) -> Value {
+        wait::poll_until("an upgrade", || {
+            let id = self.request("daemon.upgrade", &json!({}));
+            let mut answer = self.answer(id);
+            if is_too_busy(&answer["error"].to_string()) {
+                return None;
+            }
+            assert_eq!(answer.get("error"), None, "{answer}");
+            Some(answer["result"].take())
+        })
     }
 
     fn submit(&mut self, line: &str) -> String {
@@ -132,7 +146,7 @@ fn each_basic_method_replies() {
     let status = wire.call("daemon.status", json!({}));
     assert_eq!((&status["active"], &status["instance"]), (&json!(0), &hello["instance"]));
     assert_eq!(wire.call("daemon.reload", json!({})), json!({"changed": [], "needs_restart": []}));
-    let upgraded = wire.call("daemon.upgrade", json!({}));
+    let upgraded = wire.upgrade();
     assert_eq!((&upgraded["from"], &upgraded["active"]), (&upgraded["to"], &json!(0)), "{upgraded}");
     assert_eq!(wire.call("daemon.shutdown", json!({"grace_ms": 1000})), json!({"cancelled": 0}));
     assert!(wire.lines.next().is_none(), "the end of the daemon is the end of the connection");

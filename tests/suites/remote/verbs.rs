@@ -10,6 +10,7 @@ use bgd_tests::prompts::fake_agent;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::order::WaitingFor;
 use bgd_tests::shared::task::{Status, Task};
+use bgd_tests::upgrades::is_too_busy;
 use bgd_tests::{Outcome, Terminal, TestDaemon, bgctl_path, executable, wait};
 use serde_json::{Value, json};
 
@@ -229,7 +230,12 @@ fn r140_remote_upgrade_works_and_remote_units_are_refused() {
     let pid = far.daemon.pid().to_string();
     let id = far.run(&["submit", "--", "sleep", "1000"]).word::<TaskId>();
     far.daemon.wait_running(id);
-    says(&far, &["daemon", "upgrade"], " replaced in ");
+    let upgraded = wait::poll_until("an upgrade", || {
+        let outcome = far.run(&["daemon", "upgrade"]);
+        (!is_too_busy(&outcome.stderr)).then_some(outcome)
+    });
+    let upgraded = upgraded.success().stdout_text();
+    assert!(upgraded.contains(" replaced in "), "{upgraded}");
     says(&far, &["daemon", "status"], &pid);
     assert_eq!(far.daemon.task(id).status, Status::Running);
     for verb in ["install", "uninstall"] {

@@ -2,7 +2,8 @@
 //!
 //! Many `bgctl` processes may find at the same time that there is no daemon. They queue at a file lock: the first one
 //! starts a daemon and waits until it reports that its socket is ready; the others then find it. There are no fixed
-//! waits, except while a daemon that was started by other means comes up or a killed one goes away ([`pauses`]).
+//! waits, except while a daemon that was started by other means comes up, a killed one goes away ([`pauses`]), or a
+//! running one recreates its socket ([`pause_for_socket`]).
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -10,7 +11,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bgd_shared::client::{BUSY, Client, ClientError};
 use bgd_shared::error::ErrorKind;
@@ -71,6 +72,12 @@ const RETRIES: u32 = 8;
 
 /// The pause before the first retry; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
+
+/// How long a running daemon may take to recreate its socket. It does so at once, unless the machine is busy.
+const RECREATION: Duration = Duration::from_secs(10);
+
+/// The pause between two looks for a socket that is recreated late.
+const LATE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Maximum number of bytes read from a daemon's first message.
 const WORDS_BYTES: usize = 16 * 1024;
@@ -147,6 +154,14 @@ pub fn pauses() -> impl Iterator<Item = Duration> {
     (0..RETRIES).map(|times| FIRST_PAUSE * 2_u32.pow(times))
 }
 
+/// Returns the pause before the next look for the socket of a running daemon, which has been missing `since` then.
+/// `None` if there is no such daemon, it can't recreate the socket as it is stopped, or it takes too long.
+fn pause_for_socket(socket: &SocketPath, since: Instant) -> Option<Duration> {
+    let is_running = |daemon: DaemonProcess| daemon.holder.note.phase == Phase::Ready && !daemon.is_stopped();
+    let waits = since.elapsed() < RECREATION && DaemonProcess::of(socket).is_some_and(is_running);
+    waits.then_some(LATE_PAUSE)
+}
+
 /// Who started the daemon that answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Started {
@@ -219,16 +234,17 @@ pub fn start_in_turn(
         Err(ClientError::Connect(error)) if error.is_absent() => {}
         Err(error) => return Err(error.into()),
     }
-    let mut pauses = pauses();
+    let (mut pauses, since) = (pauses(), Instant::now());
     loop {
         if let StartReport::Ready { lost } = spawn(socket, variables)? {
             return Ok((Client::connect(socket)?, Started::ByUs { lost }));
         }
-        // Another daemon holds the lock. Either it was started by other means a moment ago and its socket is about to
-        // appear, or it was killed and is not quite gone; then the next daemon gets the lock.
+        // Another daemon holds the lock. Either it was started by other means a moment ago or its socket was removed, and
+        // the socket is about to appear; or it was killed and is not quite gone, and the next daemon gets the lock.
         match Client::connect(socket) {
             Err(ClientError::Connect(error)) if error.is_absent() => {
-                let Some(pause) = pauses.next() else { return Err(never_listens(socket, error.into())) };
+                let pause = pauses.next().or_else(|| pause_for_socket(socket, since));
+                let Some(pause) = pause else { return Err(never_listens(socket, error.into())) };
                 std::thread::sleep(pause);
             }
             other => return Ok((other?, Started::Before)),

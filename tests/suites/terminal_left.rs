@@ -14,8 +14,8 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
 /// Stops once the key has come and the gate is open; ends once it is continued. If the gate opens so late that the
-/// daemon may no longer wait for the stop, it ends without one. Perl blocks the signal in its handler, so the stop comes
-/// when that returns.
+/// daemon may no longer wait for the stop, it ends without one. Perl blocks the signal in its handler, so the stop
+/// comes when that returns.
 const STOPS_LATE: &str = "perl -e '
     $| = 1;
     $SIG{TSTP} = sub {

@@ -239,8 +239,8 @@ pub fn start_in_turn(
         if let StartReport::Ready { lost } = spawn(socket, variables)? {
             return Ok((Client::connect(socket)?, Started::ByUs { lost }));
         }
-        // Another daemon holds the lock. Either it was started by other means a moment ago or its socket was removed, and
-        // the socket is about to appear; or it was killed and is not quite gone, and the next daemon gets the lock.
+        // Another daemon holds the lock. Either it was started by other means a moment ago or its socket was removed,
+        // and the socket is about to appear; or it was killed and is not quite gone, and the next daemon gets the lock.
         match Client::connect(socket) {
             Err(ClientError::Connect(error)) if error.is_absent() => {
                 let pause = pauses.next().or_else(|| pause_for_socket(socket, since));

@@ -366,8 +366,8 @@ impl<'a> Dial<'a> {
         let text = bounded::read_to_end(&mut reader, BANNER_BYTES, SHORT.min(self.how.within));
         let _ = ssh.kill();
         let _ = ssh.wait();
-        // Without an answer, as from a busy machine, overriding the user's interval is the lesser evil: a dead connection
-        // that nobody notices would be worse.
+        // Without an answer, as on a busy machine, it is better to override the user's interval than to miss a dead
+        // connection.
         text.ok().flatten().is_none_or(|text| needs_keep_alive(&String::from_utf8_lossy(&text)))
     }
 

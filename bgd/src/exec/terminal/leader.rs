@@ -260,8 +260,8 @@ impl Sleeper {
         Self { sleeps: members::sleeps(pid), since: Instant::now(), was_repeated: false }
     }
 
-    /// Reports whether it has slept since the stop and must be signalled again. Returns true only once; it is assumed to
-    /// work on the signal then.
+    /// Reports whether it has slept since the stop and must be signalled again. Returns true only once; it is assumed
+    /// to work on the signal then.
     fn has_missed(&mut self, pid: i32) -> bool {
         let sleeps = members::sleeps(pid);
         if self.sleeps != sleeps || Stat::of(pid).is_none_or(|stat| stat.state != 'S') {

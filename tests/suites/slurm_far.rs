@@ -97,7 +97,7 @@ fn r149_many_jobs_take_few_calls_over_one_connection_as_root() {
     let each = items.to_str().unwrap();
     let batch: TaskId = site.run(&["submit", "--on", "hpc", "--each", each, "--", "echo", "n{}"]).word();
     let batch = batch.to_string();
-    site.run(&["block", "--batch", &batch]).success();
+    site.run(&["block", "--timeout", "none", "--batch", &batch]).success();
     let outputs = site.run(&["output", "--batch", &batch]).success().stdout_text();
     for number in 1..=200 {
         assert!(outputs.lines().any(|line| line == format!("n{number}")), "{number}");

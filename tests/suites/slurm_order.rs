@@ -67,7 +67,7 @@ fn r150_success_dependencies_are_delegated_to_cluster_as_root() {
     fs::write(&gate, "").unwrap();
     assert_eq!(site.ended(third).status, Status::Completed);
     assert_eq!(site.output(second), "first\n");
-    site.run(&["block", "--batch", &batch.to_string()]).success();
+    site.run(&["block", "--timeout", "none", "--batch", &batch.to_string()]).success();
     let [one, two] = [first, second].map(|id| site.daemon.task(id));
     assert!(two.after.iter().all(|one| one.met) && one.completed_at <= two.completed_at);
     assert!(site.cluster.programs().calls("sbatch").len() <= 4);
@@ -91,7 +91,7 @@ fn r103_unsatisfiable_dependency_cancels_cluster_tasks_as_root() {
     fs::write(&gate, "").unwrap();
     assert_cancelled_for(&site, second, first);
     assert_cancelled_for(&site, third, second);
-    site.run(&["block", "--batch", &batch.to_string()]);
+    site.run(&["block", "--timeout", "none", "--batch", &batch.to_string()]);
     let list = site.run(&["list", "--batch", &batch.to_string(), "--json"]).success().stdout_text();
     assert_eq!(list.matches("\"cancel_reason\":\"dependency\"").count(), 3, "{list}");
     wait::poll_until("nothing waits there", || {

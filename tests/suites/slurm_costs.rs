@@ -87,7 +87,7 @@ fn r164_cluster_job_reports_its_usage_as_root() {
         assert!(task.usage.unwrap().user_ms < 10_000, "{task:?}");
     }
     let (seconds, asked) = (begun.elapsed().as_secs() + 1, asked() - before);
-    assert!(asked as u64 <= seconds && asked < ELEMENTS, "{asked} queries in {seconds} s");
+    assert!(asked as u64 <= seconds, "{asked} queries in {seconds} s");
     assert_eq!(site.daemon.task(held).usage, None);
 }
 

@@ -86,10 +86,11 @@ fn r151_uncertain_submission_is_not_repeated_until_records_are_read_as_root() {
     site.cluster.programs().before("sbatch", &lines);
     let id = site.submit(&[], &format!("echo once >>{}; exit 6", ran.display()));
     wait::for_file(&hangs);
+    // At once: the daemon does not wait for the command forever.
+    site.daemon.kill_by(Signal::SIGKILL);
     wait::poll_until("it has ended, and the cluster has forgotten it", || {
         (ran.exists() && site.cluster.jobs().is_empty()).then_some(())
     });
-    site.daemon.kill_by(Signal::SIGKILL);
     let hidden = site.hide_notes();
     site.daemon.launch();
     site.until(id, "its notes can't be read", |task| unknown(task).is_some());

@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use bgd_tests::shared::event::EventKind;
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::order::WaitingFor;
 use bgd_tests::shared::request::{DaemonUpgrade, ListParams, TaskList, UpgradeParams};
 use bgd_tests::shared::task::{Exit, Status, Task};
 use bgd_tests::slurm::{Builder, Site, unknown};
@@ -236,10 +236,10 @@ fn r151_stopping_durable_daemon_leaves_login_node_jobs_running_as_root() {
 #[test]
 fn r151_output_of_attempts_before_and_after_a_stop_is_in_one_file_as_root() {
     let mut site = Site::durable(Builder::default());
+    let mut watch = site.daemon.watch();
     let id = site.submit(&["--retry", "1", "--retry-delay", "5s"], "echo try; exit 5");
-    site.until(id, "it waits for the next attempt", |task| {
-        task.waiting.as_ref().is_some_and(|waiting| waiting.reason == WaitingFor::Retry)
-    });
+    watch.until_kind(id, EventKind::Retrying);
+    drop(watch);
     site.run(&["daemon", "stop"]).success();
     assert!(site.daemon.ended().success());
     site.daemon.launch();

@@ -131,8 +131,10 @@ fn r151_hung_sbatch_on_login_node_submits_once_as_root() {
         );
         site.cluster.programs().before("sbatch", &lines);
         let _ = fs::remove_file(&file);
+        // It is unknown only until the next look for it.
+        let mut watch = site.daemon.watch();
         let id = site.submit(&[], &format!("echo once >>{}", file.display()));
-        let task = site.until(id, "it is not known", |task| unknown(task).is_some());
+        let task = watch.until(|event| event.task.id == id && unknown(&event.task).is_some()).task;
         assert!(unknown(&task).unwrap().contains("did not answer within"), "{task:?}");
         assert_eq!(site.ended(id).status, Status::Completed, "stage {stage}");
         assert_eq!(fs::read_to_string(&file).unwrap(), "once\n", "stage {stage}");

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use bgd_tests::Process;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::task::{Exit, Status};
-use bgd_tests::slurm::Site;
+use bgd_tests::slurm::{Site, unknown};
 
 #[test]
 fn r147_job_environment_is_hidden_from_other_users_as_root() {
@@ -67,12 +67,15 @@ fn r151_hung_squeue_and_scancel_time_out_as_root() {
         let lines = format!("if [ ! -e {0} ]; then touch {0}; exec sleep 1000; fi", file.display());
         site.cluster.programs().before(name, &lines);
     };
+    // It is unknown only until the next answer.
+    let mut watch = site.daemon.watch();
     once("squeue");
-    let task = site.until(id, "it is not known", |task| {
-        bgd_tests::slurm::unknown(task).is_some_and(|why| why.contains("squeue did not end within"))
+    let event = watch.until(|event| {
+        let is_hung = |why: &str| why.contains("squeue did not end within");
+        event.task.id == id && unknown(&event.task).is_some_and(is_hung)
     });
-    assert_eq!(task.status, Status::Running, "nothing is decided");
-    site.until(id, "it is known again", |task| bgd_tests::slurm::unknown(task).is_none());
+    assert_eq!(event.task.status, Status::Running, "nothing is decided");
+    site.until(id, "it is known again", |task| unknown(task).is_none());
     once("scancel");
     let task = site.daemon.cancel(&[id]).remove(0);
     assert_eq!(task.status, Status::Cancelled);

@@ -31,8 +31,9 @@ fn r147_no_job_is_declared_lost_before_accounting_answers_as_root() {
         let before = programs.calls(name).len() as u64;
         programs.wait_for_calls(name, before + more);
     };
-    programs.before("squeue", "exit 0");
+    // In this order, as the accounting must not be asked while it still answers.
     programs.before("sacct", "echo 'sacct: error: Problem talking to the database' >&2; exit 1");
+    programs.before("squeue", "exit 0");
     asked("sacct", 3);
     let task = site.until(tasks[0], "it says why it is not known", |task| {
         unknown(task).is_some_and(|why| why.contains("accounting"))

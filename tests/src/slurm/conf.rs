@@ -149,12 +149,12 @@ fn secret(path: &Path, bytes: &[u8]) {
 static CHOSEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
 impl Ports {
-    /// Chooses unused ports. They are below the range from which the kernel assigns ports, as some time passes until
-    /// they are used.
+    /// Chooses unused ports. They are below the range from which the kernel assigns ports, and below that of
+    /// [`crate::ports`], as some time passes until they are used.
     fn free() -> Self {
         let mut chosen = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = 12_000 + u16::try_from(std::process::id() * 16 % 16_000).expect("a small number");
-        let mut free = (first..30_000)
+        let first = 10_000 + u16::try_from(std::process::id() % 500 * 16).expect("a small number");
+        let mut free = (first..20_000)
             .filter(|port| !chosen.contains(port) && TcpListener::bind(("127.0.0.1", *port)).is_ok());
         let mut next = || free.next().expect("a free port");
         let ports = Self { controller: next(), node: next(), accounting: next(), database: next() };

@@ -1,6 +1,7 @@
 //! A connection that breaks all rules, like that of a broken or hostile client of the daemon.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -95,6 +96,14 @@ impl Raw {
 #[track_caller]
 pub fn kind(answer: &Value) -> &str {
     answer["error"]["data"]["kind"].as_str().unwrap_or_else(|| panic!("no error: {answer}"))
+}
+
+impl Drop for Raw {
+    /// Ends the connection, also while a child that another test is starting has a copy of its descriptor.
+    fn drop(&mut self) {
+        // The daemon may have closed it already.
+        let _ = self.stream.get_ref().shutdown(Shutdown::Both);
+    }
 }
 
 impl AsFd for Raw {

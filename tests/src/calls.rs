@@ -149,6 +149,17 @@ impl TestDaemon {
         self.client().call::<DaemonStatusOf>(&NoParams {}).expect("daemon.status")
     }
 
+    /// Returns the warnings of the status. Asks again if the disk did not answer in time, as on a machine that is too
+    /// busy: warnings that require a look at files are then missing.
+    #[track_caller]
+    pub fn warnings(&self) -> Vec<String> {
+        poll_until("a status with a look at the disk", || {
+            let warnings = self.status().warnings;
+            let is_silent = warnings.iter().any(|warning| warning.ends_with("does not answer"));
+            (!is_silent).then_some(warnings)
+        })
+    }
+
     #[track_caller]
     pub fn channel(&self, name: &str) -> ChannelStatus {
         let channels = self.status().channels;

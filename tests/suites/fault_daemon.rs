@@ -145,7 +145,7 @@ fn r09_next_bgctl_reports_lost_tasks_and_log_path() {
     assert!(log.exists());
     // It is reported only once, but remains visible on request.
     assert_eq!(daemon.run(&["list"]).success().stderr, "");
-    let warnings = daemon.status().warnings;
+    let warnings = daemon.warnings();
     assert!(matches!(&*warnings, [one] if words.iter().all(|word| one.contains(word))), "{warnings:?}");
 
     // A program that reads standard error learns it only from `daemon status`; a program that lost nothing learns
@@ -154,14 +154,14 @@ fn r09_next_bgctl_reports_lost_tasks_and_log_path() {
     killed.signal(Signal::KILL).unwrap();
     killed.gone();
     daemon.run(&["daemon", "start"]).success();
-    assert_eq!(daemon.status().warnings, Vec::<String>::new());
+    assert_eq!(daemon.warnings(), Vec::<String>::new());
     let runs = daemon.submit(&["sleep", "1000"]);
     daemon.wait_running(runs);
     let killed = daemon.process();
     killed.signal(Signal::KILL).unwrap();
     killed.gone();
     assert_eq!(daemon.run(&["--json", "list"]).success().stderr, "");
-    assert_eq!(daemon.status().warnings.len(), 1);
+    assert_eq!(daemon.warnings().len(), 1);
 }
 
 #[test]
@@ -227,13 +227,14 @@ fn r01_jobs_begun_during_a_shutdown_go_to_the_next_daemon() {
     process.signal(Signal::TERM).unwrap();
     wait::for_line(&output_of(&task), "got it");
     let mut count = 0;
-    // Each has a connection, and waits on it for the end of the daemon.
+    // The daemon has refused each, which waits for its end.
     let mut begin = |args: &[&str]| {
-        let mut command = daemon.bgctl(args);
-        command.env("BGD_SESSION", "mine").stdin(Stdio::null());
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         count += 1;
-        wait::poll_until("the connection", || (daemon.status().connections == count + 1).then_some(()));
+        let errors = daemon.home().join(format!("errors-{count}"));
+        let mut command = daemon.bgctl(args);
+        command.env("BGD_SESSION", "mine").stdin(Stdio::null()).stdout(Stdio::piped());
+        let child = command.stderr(fs::File::create(&errors).unwrap()).spawn().unwrap();
+        wait::for_line(&errors, "bgctl: waiting: the daemon is shutting down");
         child
     };
     let run = begin(&["run", "--", "echo", "here"]);

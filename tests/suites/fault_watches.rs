@@ -106,5 +106,5 @@ fn r08_daemon_without_inotify_polls_and_warns_as_root() {
     watch.until(|event| event.task.id == id && event.task.output.dropped_bytes > 0);
     daemon.cancel(&[id]);
     let other = TestDaemon::start();
-    assert_eq!(other.status().warnings, Vec::<String>::new(), "elsewhere nothing is missing");
+    assert_eq!(other.warnings(), Vec::<String>::new(), "elsewhere nothing is missing");
 }

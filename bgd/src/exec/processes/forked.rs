@@ -9,8 +9,11 @@ use std::time::{Duration, Instant};
 
 use super::members::{Image, Member, Stat};
 
-/// How long after its fork a process may take to execute its program, even on a busy machine.
-const YOUNG: Duration = Duration::from_secs(2);
+/// How long after its fork a process may take to execute its program, even on a machine that stalls.
+const YOUNG: Duration = Duration::from_secs(10);
+
+/// How long after the signal such a process is watched: less than the 5 s that an upgrade waits for it.
+const WATCHED: Duration = Duration::from_secs(3);
 
 /// The maximum number of processes watched at once; each takes up a descriptor.
 const MAX: usize = 64;
@@ -33,7 +36,7 @@ impl ForkedCopies {
     /// `leader` was started with its program, so it is never one of them. `is_frozen` states whether their cgroup is
     /// frozen.
     pub fn among(members: &[Member], leader: Option<i32>, is_frozen: bool) -> Self {
-        Self::younger(members, leader, is_frozen, [YOUNG; 2])
+        Self::younger(members, leader, is_frozen, [YOUNG, WATCHED])
     }
 
     /// Like [`Self::among`], with another maximum age and another watch time (`limits`).

@@ -364,6 +364,9 @@ fn follow_goes_on_with_a_next_daemon_that_is_full_at_first() {
     let early = done(&daemon, "true");
     let mut reader = Reader::start(&daemon, &["--follow", "--json", "--limit", "2"]);
     assert_eq!(reader.next().notice.task.id, early);
+    // First, as the client waits for an answer only a few seconds.
+    let next = TestDaemon::start();
+    let id = done(&next, "true");
     daemon.stop();
     let listener = UnixListener::bind(daemon.socket()).unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -372,9 +375,7 @@ fn follow_goes_on_with_a_next_daemon_that_is_full_at_first() {
         RpcError::new(ErrorKind::TooManyConnections, "the daemon has reached its limit of connections");
     stream.write_all(&error_line(None, &full)).unwrap();
     drop(stream);
-    // From now on another daemon answers at the same socket.
-    let next = TestDaemon::start();
-    let id = done(&next, "true");
+    // From now on the next daemon answers at the same socket.
     let (stream, request) = asked(&listener);
     let mut onward = UnixStream::connect(next.socket()).unwrap();
     onward.write_all(request.as_bytes()).unwrap();

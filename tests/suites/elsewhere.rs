@@ -332,7 +332,8 @@ fn r145_task_fails_if_remote_daemon_is_killed_or_restarted() {
     let id = submit(&far, &[], "sleep 1000");
     until(&mut far, id, "it runs", |task| task.status == Status::Running);
     far.daemon.kill9();
-    far.daemon.launch();
+    // The next connection may have started it already.
+    far.daemon.run(&["daemon", "start"]).success();
     let task = ended(&mut far, id);
     assert_eq!(task.failure.map(|failure| failure.kind), Some(FailureKind::Lost));
     let again = submit(&far, &[], "echo up");
@@ -340,7 +341,10 @@ fn r145_task_fails_if_remote_daemon_is_killed_or_restarted() {
     // A daemon that is shut down reports it.
     let id = submit(&far, &[], "sleep 1000");
     until(&mut far, id, "it runs", |task| task.status == Status::Running);
-    far.daemon.restart();
+    let stopped = far.daemon.process();
+    stopped.signal(rustix::process::Signal::TERM).unwrap();
+    stopped.gone();
+    far.daemon.run(&["daemon", "start"]).success();
     let failure = ended(&mut far, id).failure.unwrap();
     assert!([FailureKind::Node, FailureKind::Lost].contains(&failure.kind), "{failure:?}");
 }

@@ -399,7 +399,8 @@ fn r145_known_end_is_kept_if_machine_loses_the_task_before_its_output_is_copied(
     let losses: [fn(&mut Far, &str); 2] = [
         |far, _| {
             far.daemon.kill9();
-            far.daemon.launch();
+            // The next connection may have started it already.
+            far.daemon.run(&["daemon", "start"]).success();
         },
         |far, id_there| _ = far.daemon.run(&["clear", id_there]).success(),
     ];

@@ -312,7 +312,8 @@ fn r127_notice_missed_by_closed_terminal_goes_to_next_one_after_kill() {
     has_missed(&daemon);
     let mut next = open(&daemon, &BASH);
     next.run_line("bgctl list -q >/dev/null");
-    next.wait_text(DONE);
+    // It may have been shown before the screen was cleared.
+    next.wait_shown(DONE, |shown| String::from_utf8_lossy(shown).contains(DONE));
     has_forgotten_missed(&daemon);
     crash(&mut daemon);
     next.run_line("bgctl list -q >/dev/null");

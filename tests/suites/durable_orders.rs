@@ -69,11 +69,13 @@ fn r126_continue_cut_by_kill_is_completed_by_next_daemon() {
     let one = Process::open(daemon.task(tasks[0]).pid.expect("it runs")).expect("it runs");
     one.signal(Signal::STOP).unwrap();
     wait::poll_until("it has stopped", || stopped(&daemon).contains(&one.pid()).then_some(()));
+    // Answered once it is in the journal, after all that happened before.
+    let held = daemon.submitted(&["--hold", "--", "true"]);
     daemon.kill9();
     daemon.launch();
     daemon.client().call::<TaskContinue>(&selected).expect("it has nothing to do");
     assert_eq!(stopped(&daemon), BTreeSet::from([one.pid()]));
-    daemon.cancel(&tasks);
+    daemon.cancel(&[&tasks[..], &[held]].concat());
 }
 
 #[test]

@@ -50,6 +50,7 @@ fn r151_running_waiting_and_ended_remote_tasks_survive_kill() {
     );
     let before = [ended, goes_on, again].map(|id| far.running(id));
     far.here().wait_output(goes_on, "begun");
+    record_all(&mut far);
     kill(&mut far, |far| {
         fs::write(first, "").unwrap();
         wait::poll_until("it has ended there", || {

@@ -25,6 +25,16 @@ fn unknown(task: &Task) -> bool {
     task.elsewhere.as_ref().is_some_and(|there| there.unknown_because.is_some())
 }
 
+/// Cuts the connection, and waits until the state of the task is known again. It is unknown for a moment only, which a
+/// look may miss.
+#[track_caller]
+fn cut_for_a_moment(far: &mut Far, id: TaskId) {
+    let mut watch = far.here().watch();
+    far.cut_here();
+    watch.until(|event| event.task.id == id && unknown(&event.task));
+    watch.until(|event| event.task.id == id && !unknown(&event.task));
+}
+
 #[test]
 fn r151_time_limit_that_passes_without_connection_keeps_exit_and_output() {
     let mut far = Far::with_here("");
@@ -99,9 +109,7 @@ fn r145_cancelled_task_gets_its_signal_once_although_connection_is_cut() {
     far.here().wait_output(id, "up");
     let mut cancelling = cancel(&mut far, &["--grace", "1h", &id.to_string()]);
     far.here().wait_output(id, "term");
-    far.cut_here();
-    far.until(id, "it is not known", unknown);
-    far.until(id, "it is known", |task| !unknown(task));
+    cut_for_a_moment(&mut far, id);
     // Whatever is ordered when it is known again precedes this.
     far.run_here(&["signal", &id.to_string(), "USR1"]).success();
     far.here().wait_output(id, "usr");
@@ -171,9 +179,7 @@ fn r145_changed_host_waits_for_the_tasks_on_the_previous_one() {
     let checked = far.run_here(&["executors", "--check", "far"]).success().stdout_text();
     assert!(checked.contains("tasks: 0 running, 0 pending"), "{checked}");
     // A broken connection is made again to the machine that has the task.
-    far.cut_here();
-    far.until(old, "it is not known", unknown);
-    far.until(old, "it is known", |task| !unknown(task));
+    cut_for_a_moment(&mut far, old);
     fs::write(gate, "").unwrap();
     assert_eq!(far.ended(old).exit, Some(Exit::Code(4)));
     assert_eq!(far.ended(new).status, Status::Completed);

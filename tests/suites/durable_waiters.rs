@@ -56,6 +56,29 @@ fn asleep(client: &Child) {
     wait::poll_until("its wait", || (proc::state(pid) == Some('S')).then_some(()));
 }
 
+/// Waits until nothing is on its way between these clients and the daemon: all of them sleep at the same time. Then each
+/// client waits for an answer that comes only with an event.
+#[track_caller]
+fn at_rest<'a>(daemon: &TestDaemon, clients: impl Iterator<Item = &'a Child>) {
+    let open = |pid| Process::open(pid).expect("it lives");
+    let processes: Vec<Process> =
+        clients.map(|client| client.id().cast_signed()).chain([daemon.pid()]).map(open).collect();
+    // Returns how often each thread has gone to sleep; `None` if one is awake.
+    let sleeps = || {
+        let threads = processes.iter().flat_map(Process::threads);
+        let of = |thread: i32| {
+            let count = proc::status(thread, "voluntary_ctxt_switches")?;
+            (proc::state(thread) == Some('S')).then_some((thread, count))
+        };
+        threads.map(of).collect::<Option<Vec<_>>>()
+    };
+    // Whatever sleeps in both looks, and has not woken up, has slept between them.
+    wait::poll_until("rest", || {
+        let before = sleeps()?;
+        (sleeps()? == before).then_some(())
+    });
+}
+
 /// Starts this block, and returns once it waits and nobody else is connected.
 #[track_caller]
 fn blocked(daemon: &TestDaemon, mut block: Command) -> Child {
@@ -283,7 +306,7 @@ fn r131_waiters_and_followers_continue_after_restart() {
     let mut events = begin(&daemon, &["events", "--task", &name]);
     // The search has its own connection for events.
     clients.connected(7);
-    waits.iter().map(|(client, _)| client).chain([&events]).for_each(asleep);
+    at_rest(&daemon, waits.iter().map(|(client, _)| client).chain([&events]));
     daemon.run(&["daemon", "restart"]).success();
     assert!(daemon.ended().success());
     for client in waits.iter_mut().map(|(client, _)| client).chain([&mut events]) {

@@ -263,8 +263,11 @@ fn r126_handed_over_terminal_survives_kill_and_stop() {
 fn r130_process_handed_over_with_read_only_journal_is_followed_to_its_end_as_root() {
     must_be_root();
     let daemon = durable();
+    // Answered once it is in the journal, after the changes of the start: if these can't be written, nothing may be
+    // handed over.
+    daemon.submitted(&["--hold", "--", "true"]);
     let read_only = ReadOnly::of(&daemon);
-    // The first one that can't be written to the journal.
+    // The first change that can't be written to the journal.
     let (mut job, id) = handed(&daemon, "read word; echo \"<$word>\"; exit 7", To::Pipe);
     let warnings = daemon.status().warnings.join("; ");
     assert!(warnings.contains("the journal can't be written"), "{warnings}");

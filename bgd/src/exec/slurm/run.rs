@@ -1,6 +1,8 @@
 //! One run on a cluster: the notes of its job, the cluster's reports about it, and the consequences of both. Pure: it
 //! runs no commands and reads no files.
 
+mod conclusion;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -15,17 +17,8 @@ use super::job::{self, JobId};
 use super::parse::ScriptExit;
 use super::script::{NoteKind, NotedExit};
 use super::states::{self, End, Standing};
-use crate::core::{Cause, Conclusion, Fact, KnownRun, PlaceFact, RunPlace, Spec, Verdict};
+use crate::core::{Fact, KnownRun, PlaceFact, RunPlace, Spec};
 use crate::exec::host::SIGKILL;
-
-/// How long to wait for the cluster's reason after a job has noted an exit that the cluster may explain.
-const CAUSE_WITHIN: Duration = Duration::from_secs(5);
-
-/// The same while the cluster cleans up after a job that got a signal: the job may be put back into the queue.
-const REQUEUE_WITHIN: Duration = Duration::from_mins(1);
-
-/// How long to wait for the note of a job that has ended: file servers show files with a delay.
-const NOTE_WITHIN: Duration = Duration::from_secs(3);
 
 /// The pause before an order to end a job is repeated that the cluster has refused for the first time.
 const END_AGAIN: Duration = Duration::from_secs(5);
@@ -33,11 +26,12 @@ const END_AGAIN: Duration = Duration::from_secs(5);
 /// How often that pause doubles, up to 40 seconds: the reason may never pass, but jobs cost money until it does.
 const END_AGAIN_DOUBLINGS: u32 = 3;
 
+/// How long answers may show the processes as they were before a signal that the cluster has accepted: it passes the
+/// signal on to the nodes afterwards.
+const SIGNALLED_WITHIN: Duration = Duration::from_secs(2);
+
 /// How many consecutive answers must lack a job before it counts as missing.
 const MISSING: u32 = 2;
-
-/// The failure message for a job that was preempted for good.
-const PREEMPTED: &str = "the cluster ended it in favour of another job (PREEMPTED)";
 
 /// The content of a run.
 #[derive(Debug)]
@@ -138,7 +132,9 @@ pub struct Run {
     preempted: u32,
     /// Whether its processes were stopped, according to the cluster's last answer.
     is_stopped: bool,
-    /// When its processes were last ordered to stop or to continue.
+    /// How many orders to stop or to continue its processes are under way.
+    pauses: u32,
+    /// When such an order was last done or refused.
     paused_at: Option<Instant>,
     /// How its script has ended, if the cluster has reported that.
     script: Option<Exit>,
@@ -206,6 +202,7 @@ impl Run {
             unfinished: 0,
             preempted: 0,
             is_stopped: false,
+            pauses: 0,
             paused_at: None,
             script: None,
             was_asked: false,
@@ -380,15 +377,28 @@ impl Run {
         (pause, is_news)
     }
 
-    /// Notes that its processes were ordered to stop or to continue.
+    /// Notes that its processes are ordered to stop or to continue.
+    pub const fn orders_pause(&mut self) {
+        self.pauses = self.pauses.saturating_add(1);
+    }
+
+    /// Notes that such an order is done or refused. Returns whether no other is under way.
+    pub const fn pause_settled(&mut self, now: Instant) -> bool {
+        self.pauses = self.pauses.saturating_sub(1);
+        self.was_paused(now);
+        self.pauses == 0
+    }
+
+    /// Notes that earlier answers do not show whether its processes are to be stopped.
     pub const fn was_paused(&mut self, now: Instant) {
         self.paused_at = Some(now);
     }
 
     /// Notes whether its processes are stopped, according to an answer to a query that began at `asked`.
     fn stopped(&mut self, asked: Instant, is_stopped: bool) -> Option<Fact> {
-        // An answer older than the order does not show the order's effect.
-        if self.paused_at.is_some_and(|at| asked <= at) || self.is_stopped == is_stopped {
+        // Until the last order has had its effect, answers may show the state before it.
+        let is_changing = self.pauses > 0 || self.paused_at.is_some_and(|at| asked < at + SIGNALLED_WITHIN);
+        if is_changing || self.is_stopped == is_stopped {
             return None;
         }
         self.is_stopped = is_stopped;
@@ -450,18 +460,6 @@ impl Run {
         facts
     }
 
-    /// Returns whether it has failed after its start without an explanation, so that the cluster must be asked for its
-    /// exit.
-    pub fn wants_exit(&self, now: Instant) -> bool {
-        let is_open = self.stop.is_none() && self.noted.is_none() && !self.was_asked;
-        is_open
-            && self.running.is_some()
-            && self.ended.as_ref().is_some_and(|ended| {
-                let tells_nothing = ended.end == End::Failed && states::tells_nothing(&ended.reason);
-                tells_nothing && ended.exit.is_none() && now >= ended.seen + NOTE_WITHIN
-            })
-    }
-
     /// Notes how its script has ended; `None` if the cluster does not report it.
     pub fn script_ended(&mut self, exit: Option<ScriptExit>) {
         (self.script, self.was_asked) = (exit.map(exit_of), true);
@@ -514,77 +512,6 @@ impl Run {
         (self.id, self.forgotten) = (None, Some(now));
         // Nothing can be queried about it any more.
         (self.missing, self.awaits_record) = (MISSING, false);
-    }
-
-    /// Returns how it has ended, if that can be decided by now. `looked`: the start of the last look that has found all
-    /// notes; missing notes mean nothing before that.
-    pub fn conclusion(&self, now: Instant, looked: Option<Instant>) -> Option<Conclusion> {
-        let decided = |exit: Option<&Exit>, verdict| {
-            let at = self.noted.as_ref().and_then(|noted| noted.at);
-            Some(Conclusion { exit: exit.cloned(), verdict, at })
-        };
-        if let Some(noted) = &self.noted {
-            let exit = match &noted.end {
-                Ok(exit) => exit,
-                Err(why) => return decided(None, Verdict::Failed(Cause::Other, why.clone())),
-            };
-            // The accounting knows the reason even if the queue has already forgotten the job.
-            let is_forgotten = self.ended.is_none()
-                && self.missing > 0
-                && (!self.awaits_record || now >= noted.seen + CAUSE_WITHIN);
-            if self.stop.is_some() || !exit.is_explained_by_cluster() || is_forgotten {
-                return decided(Some(&exit.exit), Verdict::ByExit);
-            }
-            if let Some(Ended { end, reason, .. }) = &self.ended {
-                return decided(Some(&exit.exit), states::verdict(*end, reason, Some(&exit.exit), true));
-            }
-            if self.preempted >= MISSING {
-                return decided(Some(&exit.exit), Verdict::Failed(Cause::Other, PREEMPTED.into()));
-            }
-            let is_leaving = matches!(self.standing, Some(Standing::Leaving | Standing::Preempted));
-            let wait = if exit.is_signalled && is_leaving { REQUEUE_WITHIN } else { CAUSE_WITHIN };
-            let is_asked = self.answered.is_some_and(|asked| asked >= noted.seen);
-            return if is_asked && now >= noted.seen + wait {
-                decided(Some(&exit.exit), Verdict::ByExit)
-            } else {
-                None
-            };
-        }
-        if let Some(Ended { end, reason, exit, seen }) = &self.ended {
-            let is_clear = self.stop.is_some() || self.running.is_none() && *end == End::Cancelled;
-            let is_looked_for = looked.is_some_and(|began| began >= *seen + NOTE_WITHIN) && !self.is_unread;
-            if is_clear || is_looked_for && !self.wants_exit(now) {
-                let script = self.script.as_ref().filter(|_| self.was_asked);
-                let known = exit.as_ref().or(script).filter(|exit| **exit != Exit::Code(0));
-                let has_started = self.running.is_some();
-                return decided(known, states::verdict(*end, reason, known, has_started));
-            }
-            return None;
-        }
-        self.without_a_trace(looked)
-    }
-
-    /// Returns how it has ended if the cluster no longer knows it and it noted nothing.
-    fn without_a_trace(&self, looked: Option<Instant>) -> Option<Conclusion> {
-        let decided = |verdict| Some(Conclusion { exit: None, verdict, at: None });
-        if self.stop.is_some() && (self.missing > 0 || self.preempted > 0) {
-            return decided(Verdict::Cancelled);
-        }
-        if self.is_unread || self.forgotten.is_some_and(|since| looked.is_none_or(|began| began < since)) {
-            return None;
-        }
-        if self.missing >= MISSING && !self.awaits_record {
-            // A controller keeps nothing of an array element that was cancelled before it started.
-            if self.is_waiting() && self.id.is_some_and(|id| id.index.is_some()) {
-                return decided(Verdict::Cancelled);
-            }
-            let why = "lost by the cluster: it no longer knows the job, and the job recorded no exit";
-            return decided(Verdict::Failed(Cause::Lost, why.into()));
-        }
-        if self.preempted >= MISSING {
-            return decided(Verdict::Failed(Cause::Other, PREEMPTED.into()));
-        }
-        None
     }
 }
 

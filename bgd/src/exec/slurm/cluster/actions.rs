@@ -16,6 +16,7 @@ use crate::exec::slurm::batch::JobRequest;
 use crate::exec::slurm::error::CommandError;
 use crate::exec::slurm::job::{self, JobId};
 use crate::exec::slurm::parse;
+use crate::exec::slurm::run::Run;
 
 /// Why a priority above 0 is refused.
 pub(super) const ONLY_LOWER: &str = "a cluster lets its users only lower a priority: use 0 to -100";
@@ -46,8 +47,11 @@ impl Cluster {
         task: TaskId,
         done: Option<DoneSender>,
     ) {
-        let Some(run) = self.runs.get(&task) else { return };
+        let Some(run) = self.runs.get_mut(&task) else { return };
         let (Some(id), Some(key)) = (run.id, run.key().cloned()) else { return };
+        if matches!(action, Action::Pause(_)) {
+            run.orders_pause();
+        }
         let act = JobAction { action, task, run: run.number, id, key, since: now, by_name: false, done };
         self.actions.add(act, run.listed_at());
         if self.actions.has_doubts() {
@@ -128,11 +132,14 @@ impl Cluster {
     }
 
     /// Refuses the orders that are not repeated later, as the cluster can't be queried.
-    pub(super) fn refuse_acts(&mut self, why: &str) {
-        for JobAction { action, task, run, .. } in self.actions.doubt() {
-            if self.runs.get(&task).is_some_and(|known| known.number == run && !known.is_concluded) {
-                self.refused(task, run, action.control(), &format!("the cluster can't be queried: {why}"));
+    pub(super) fn refuse_acts(&mut self, now: Instant, why: &str) {
+        for JobAction { action, task, run: number, .. } in self.actions.doubt() {
+            let is_open = |run: &&mut Run| run.number == number && !run.is_concluded;
+            let Some(run) = self.runs.get_mut(&task).filter(is_open) else { continue };
+            if matches!(action, Action::Pause(_)) {
+                run.pause_settled(now);
             }
+            self.refused(task, number, action.control(), &format!("the cluster can't be queried: {why}"));
         }
     }
 
@@ -168,7 +175,11 @@ impl Cluster {
         let is_passing = self.reach.why().is_some();
         for JobAction { action, task, run: number, done, .. } in actions {
             let task = self.name_of(task, number);
-            let run = self.runs.get_mut(&task).filter(|run| run.number == number && !run.is_concluded);
+            let mut run = self.runs.get_mut(&task).filter(|run| run.number == number && !run.is_concluded);
+            let is_last_pause = match (action, &mut run) {
+                (Action::Pause(_), Some(run)) => run.pause_settled(now),
+                _ => false,
+            };
             match (&why, run) {
                 (Some(_), Some(_)) if action.ends() && is_passing => {
                     self.order_action(now, action, task, done);
@@ -189,9 +200,10 @@ impl Cluster {
                         self.refused(task, number, control, why);
                     }
                 }
-                (_, Some(run)) => {
-                    if matches!(action, Action::Pause(_)) {
-                        run.was_paused(now);
+                (_, Some(_)) => {
+                    // What the cluster reported before the order may have come after the order had changed the task.
+                    if let (Action::Pause(paused), true) = (action, is_last_pause) {
+                        self.send(task, number, Fact::Elsewhere(PlaceFact::Paused { paused }));
                     }
                 }
                 (_, None) => {}

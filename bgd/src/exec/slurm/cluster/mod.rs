@@ -544,7 +544,7 @@ impl Cluster {
             tracing::warn!(why, "a cluster can't be asked");
         }
         self.are_unknown(&why);
-        self.refuse_acts(&why);
+        self.refuse_acts(now, &why);
     }
 }
 

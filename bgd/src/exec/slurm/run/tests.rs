@@ -3,7 +3,7 @@
 use bgd_shared::id::TaskId;
 
 use super::*;
-use crate::core::Elsewhere;
+use crate::core::{Cause, Conclusion, Elsewhere, Verdict};
 use crate::exec::host::SIGTERM;
 
 fn run() -> (Run, Instant) {
@@ -124,16 +124,32 @@ fn r150_paused_state_follows_the_cluster_queue() {
     };
     assert_eq!(paused(&mut run, 1, "RUNNING"), None);
     run.was_paused(now + second(3));
-    assert_eq!(paused(&mut run, 2, "RUNNING"), None, "the question was older");
+    assert_eq!(paused(&mut run, 2, "STOPPED"), None, "the question was older");
     // A user may do the same on the cluster, or the answer to our own order was lost.
-    assert_eq!(paused(&mut run, 4, "STOPPED"), Some(true));
-    assert_eq!(paused(&mut run, 5, "SUSPENDED"), None);
-    run.was_paused(now + second(7));
-    assert_eq!(paused(&mut run, 6, "RUNNING"), None);
-    assert_eq!(paused(&mut run, 8, "RUNNING"), Some(false));
-    paused(&mut run, 9, "STOPPED");
-    paused(&mut run, 10, "PENDING");
-    assert_eq!(paused(&mut run, 11, "STOPPED"), Some(true), "each start begins anew");
+    assert_eq!(paused(&mut run, 5, "STOPPED"), Some(true));
+    assert_eq!(paused(&mut run, 6, "SUSPENDED"), None);
+    run.was_paused(now + second(8));
+    assert_eq!(paused(&mut run, 7, "RUNNING"), None);
+    assert_eq!(paused(&mut run, 10, "RUNNING"), Some(false));
+    paused(&mut run, 11, "STOPPED");
+    paused(&mut run, 12, "PENDING");
+    assert_eq!(paused(&mut run, 13, "STOPPED"), Some(true), "each start begins anew");
+}
+
+#[test]
+fn r150_answers_are_ignored_until_the_last_pause_or_continuation_has_its_effect() {
+    let (mut run, now) = run();
+    let is_news = |run: &mut Run, at, state| {
+        let facts = run.listed(now, now + second(at), state, "None");
+        facts.iter().any(|fact| matches!(fact, Fact::Elsewhere(PlaceFact::Paused { .. })))
+    };
+    run.orders_pause();
+    run.orders_pause();
+    assert!(!run.pause_settled(now), "they are still to continue");
+    assert!(!is_news(&mut run, 9, "STOPPED"), "they have not continued yet");
+    assert!(run.pause_settled(now + second(10)));
+    assert!(!is_news(&mut run, 11, "STOPPED"), "the signal may be on its way to the nodes");
+    assert!(is_news(&mut run, 12, "STOPPED"), "somebody else has stopped them");
 }
 
 #[test]

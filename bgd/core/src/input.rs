@@ -539,7 +539,7 @@ pub enum PlaceFact {
         /// The reason, in the words of that place.
         reason: Box<str>,
     },
-    /// The run has started there.
+    /// The run has started there. Reported again if the time becomes known later.
     Started {
         /// When, by the clock there; `None` if unknown.
         at: Option<Timestamp>,

@@ -135,6 +135,14 @@ impl Core {
                 self.replan(ordinal, |plan| plan.held = false);
             }
         }
+        // The place may have noticed the start before it knows the time.
+        let lacks_time = |task: &Task| {
+            let has_started = matches!(task.state, State::Running { .. } | State::Stopping { .. });
+            has_started && task.elsewhere.as_ref().is_some_and(|known| known.started.is_none())
+        };
+        if at.is_some() && self.registry.get(ordinal).is_some_and(lacks_time) {
+            self.registry.change(ordinal, |task| task.elsewhere.get_or_insert_default().started = at);
+        }
         self.started_at(now, ordinal, None, at);
     }
 

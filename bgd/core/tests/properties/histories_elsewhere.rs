@@ -355,6 +355,11 @@ impl World {
     fn start_there(&mut self, index: usize) -> Checked {
         let run = self.runs[index].clone();
         if run.has_started {
+            // The place knows the time only now.
+            let before = self.get(run.task).map(|task| format!("{:?}", task.state));
+            let at = Some(self.now.wall);
+            self.fact(run.task, run.number, Fact::Elsewhere(PlaceFact::Started { at }))?;
+            prop_assert_eq!(before, self.get(run.task).map(|task| format!("{:?}", task.state)));
             return Ok(());
         }
         let is_over = |task: &TaskId| self.runs.iter().all(|other| other.task != *task);

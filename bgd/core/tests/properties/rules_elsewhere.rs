@@ -382,6 +382,22 @@ fn r151_remote_clock_skew_keeps_timestamps_in_order() {
 }
 
 #[test]
+fn r151_duration_is_right_if_the_start_time_becomes_known_after_the_start() {
+    let mut desk = Desk::new(4);
+    let there = |desk: &Desk| Some(Timestamp::from_unix_ms(desk.now.wall.unix_ms() - 3_600_000));
+    let task = submitted(&mut desk, 1, |_| {});
+    desk.fact(task, started(None));
+    let at = there(&desk);
+    assert!(desk.fact(task, started(at)).is_empty(), "nothing that is shown has changed");
+    desk.now.wall = desk.now.wall.plus_ms(1000);
+    let end = Conclusion { exit: Some(Exit::Code(0)), verdict: Verdict::ByExit, at: there(&desk) };
+    desk.fact(task, place(PlaceFact::Concluded(end)));
+    let task = desk.task(task);
+    let finished = task.finished().unwrap();
+    assert_eq!(finished.completed_at.unix_ms() - finished.started_at.unwrap().unix_ms(), 1000);
+}
+
+#[test]
 fn r148_node_failure_is_retried_and_timeout_is_not() {
     let mut desk = Desk::new(4);
     let rule = || Rule::Retry { times: 1, delay_ms: 0, max_delay_ms: 0, codes: [].into(), signal: false };

@@ -337,6 +337,7 @@ impl Run {
             facts.push(self.requeue("it was put back into the queue"));
         }
         self.restarts = restarts;
+        let is_first_start = kind == NoteKind::Start && !self.has_start_note;
         self.has_start_note |= kind == NoteKind::Start;
         let words = || String::from_utf8_lossy(text).trim().into();
         let end = match kind {
@@ -347,8 +348,11 @@ impl Run {
             ),
             NoteKind::Fail => Some(Err(words())),
         };
-        facts.extend(self.start(now, if end.is_none() { at } else { None }));
-        // Among many notes, the note of the end may be read first.
+        let started = self.start(now, if end.is_none() { at } else { None });
+        // The start may be known already: from the cluster, or, among many notes, from the note of the end. Its time is
+        // news even then.
+        let time = || (is_first_start && at.is_some()).then_some(Fact::Elsewhere(PlaceFact::Started { at }));
+        facts.extend(started.or_else(time));
         if let Some(end) = end {
             self.noted = Some(NotedEnd { end, at, seen: now });
         }

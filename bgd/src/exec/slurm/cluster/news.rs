@@ -40,12 +40,12 @@ impl Cluster {
     fn report(&mut self, now: Instant, task: TaskId, facts: Vec<Fact>) {
         // The next attempt has the files of an earlier one.
         let Some(run) = self.runs.get(&task).filter(|run| !run.is_aside) else { return };
-        let number = run.number;
+        let (number, is_concluded) = (run.number, run.is_concluded);
         for fact in facts {
             let has_started = matches!(fact, Fact::Elsewhere(PlaceFact::Started { .. }));
             let is_requeued = matches!(fact, Fact::Elsewhere(PlaceFact::Requeued { .. }));
             self.send(task, number, fact);
-            if has_started {
+            if has_started && !is_concluded {
                 self.started(task);
             }
             if is_requeued {
@@ -87,9 +87,9 @@ impl Cluster {
         if self.tracked.insert(task) {
             context.outputs.track(task, number, spec.split);
         }
-        if let Some(Ready::Line(pattern)) =
-            spec.ready.as_deref().filter(|_| !run.is_ready && run.base_looks == 0)
-        {
+        // The time of a start may be reported later than the start.
+        let is_to_watch = !run.is_ready && run.base_looks == 0 && !self.readiness.contains_key(&task);
+        if let Some(Ready::Line(pattern)) = spec.ready.as_deref().filter(|_| is_to_watch) {
             let files = context.folder.files(task, spec.split);
             let timeout = spec.ready_timeout_ms.map(Duration::from_millis);
             // The output of earlier attempts does not count.

@@ -79,7 +79,7 @@ fn r151_launches_that_failed_before_the_script_are_no_requeue() {
     let (mut run, now) = run();
     let start = |run: &mut Run, restarts, at| run.noted(now, (NoteKind::Start, restarts), b"n1 7\n", at);
     assert!(run.listed(now, now, "RUNNING", "None").iter().all(|fact| !is_requeue(fact)));
-    assert!(start(&mut run, 1, Some(started)).is_empty(), "the first launch noted nothing");
+    assert!(!start(&mut run, 1, Some(started)).iter().any(is_requeue), "the first launch noted nothing");
     let known = KnownRun {
         task: TaskId::random(),
         run: 1,
@@ -283,6 +283,22 @@ fn r147_start_note_read_after_exit_note_changes_nothing() {
     run.noted(now, EXIT, b"0 0\n", None);
     run.noted(now, START, b"n1 7\n", None);
     assert_eq!(run.conclusion(now, None).unwrap().exit, Some(Exit::Code(0)));
+}
+
+#[test]
+fn r147_time_of_a_start_is_reported_once_even_if_the_start_is_known() {
+    let at = Some(Timestamp::from_unix_ms(7000));
+    let time = |facts: Vec<Fact>| match facts.as_slice() {
+        [Fact::Elsewhere(PlaceFact::Started { at })] => Some(*at),
+        _ => None,
+    };
+    let (mut run, now) = run();
+    assert_eq!(time(run.listed(now, now, "RUNNING", "None")), Some(None));
+    assert_eq!(time(run.noted(now, START, b"n1 7\n", at)), Some(at));
+    assert!(run.noted(now, START, b"n1 7\n", at).is_empty());
+    let (mut run, now) = self::run();
+    assert_eq!(time(run.noted(now, EXIT, b"3 0\n", None)), Some(None), "it is read first");
+    assert_eq!(time(run.noted(now, START, b"n1 7\n", at)), Some(at));
 }
 
 #[test]

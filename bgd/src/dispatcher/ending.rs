@@ -10,6 +10,8 @@ use crate::exec::left::SparedProcesses;
 pub struct Ending {
     over_at: Option<Instant>,
     pub(super) is_urgent: bool,
+    /// Whether executors here and channels were forced to end.
+    pub(super) is_forced: bool,
     /// Whether the tasks here can outlive the daemon. Those elsewhere always can.
     pub(super) can_leave: bool,
     /// The tasks that a durable daemon leaves to the next one.

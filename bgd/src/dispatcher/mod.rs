@@ -209,7 +209,7 @@ impl Dispatcher {
             if let Err(error) = wall_clock.set(self.core.wall_deadline()) {
                 tracing::error!(%error, "the wall-clock timer can't be set");
             }
-            let upgrade_due = self.upgrade_due();
+            let (upgrade_due, force_due) = (self.upgrade_due(), self.force_due());
             tokio::select! {
                 biased;
                 count = mailbox.facts.recv_many(&mut facts, FACTS), if !is_others_turn => {
@@ -221,7 +221,7 @@ impl Dispatcher {
                 // The facts that follow from it need no turn of their own.
                 () = self.executors.attend() => self.handle_facts(mailbox),
                 Some(internal) = mailbox.internals.recv() => self.internal(internal),
-                () = sleep_until(self.forced_at), if self.ended => self.end_by_force(),
+                () = sleep_until(force_due), if self.ended => self.end_by_force(),
                 () = sleep_until(self.ending.over_at()) => {
                     tracing::error!("shutdown takes too long: what is still running is left behind");
                     break;

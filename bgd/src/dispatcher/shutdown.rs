@@ -1,7 +1,7 @@
 //! The dispatcher's part in shutting down.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bgd_shared::holder;
 
@@ -19,6 +19,9 @@ const URGENT_LAST: Duration = Duration::from_secs(2);
 /// How long executors and channels may take to end by themselves before they are forced to, and subscribers to catch
 /// up.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// How long after that executors elsewhere may take for their last commands, such as two on a slow login node.
+const ELSEWHERE: Duration = Duration::from_secs(10);
 
 impl Dispatcher {
     /// Shuts down on a signal. A second signal forces an immediate end.
@@ -85,14 +88,28 @@ impl Dispatcher {
         }
     }
 
-    /// Forces executors and channels to end, as their grace period is over.
+    /// Returns when executors and channels are forced to end next. Connections are no longer needed once no executor
+    /// elsewhere is busy.
+    pub(super) fn force_due(&self) -> Option<Instant> {
+        let is_needless = self.ending.is_forced && !self.executors.is_busy_elsewhere();
+        self.forced_at.map(|at| if is_needless { self.clock.now() } else { at })
+    }
+
+    /// Forces executors and channels to end, as their grace period is over. Executors elsewhere get more time once,
+    /// unless the daemon must hurry.
     pub(super) fn end_by_force(&mut self) {
-        self.forced_at = None;
+        let may_wait = !self.ending.is_forced && !self.ending.is_urgent && self.executors.is_busy_elsewhere();
+        // Everything must have ended by the end of the shutdown.
+        let latest = self.ending.over_at().and_then(|at| at.checked_sub(GRACE));
+        let at = self.clock.now().checked_add(ELSEWHERE).into_iter().chain(latest).min();
+        self.forced_at = at.filter(|_| may_wait);
+        self.ending.is_forced = true;
         if let Some(durable) = &mut self.durable {
             // Notices cut off now belong to the next daemon.
             durable.notices.clear();
         }
-        self.executors.all().for_each(|executor| executor.close(Close::Forced));
+        let close = if may_wait { Close::ForcedHere } else { Close::Forced };
+        self.executors.all().for_each(|executor| executor.close(close));
         // Does not wait for undelivered notices.
         self.notifier.give_up();
     }
@@ -100,7 +117,7 @@ impl Dispatcher {
     /// Reports whether an executor is still busy, a notice is still undelivered, or a subscriber has events left to
     /// read. Once the shutdown is forced, it does not wait for subscribers: a stalled one would block everything.
     pub(super) fn is_busy(&self) -> bool {
-        let waits = self.forced_at.is_some() && !self.ending.is_urgent;
+        let waits = !self.ending.is_forced && !self.ending.is_urgent;
         self.executors.is_busy() || self.notifier.is_busy() || (waits && self.subscribers.are_behind())
     }
 }

@@ -232,6 +232,8 @@ pub type SpecOf<'a> = dyn Fn(TaskId) -> Option<Arc<Spec>> + 'a;
 pub enum Close {
     /// Gracefully, in its own time.
     Asked,
+    /// Immediately, except for the last commands elsewhere, which continue in their own time.
+    ForcedHere,
     /// Immediately.
     Forced,
 }
@@ -281,5 +283,11 @@ impl Executors {
     /// Reports whether the daemon must wait for one of the executors before it ends.
     pub fn is_busy(&self) -> bool {
         self.0.values().any(|executor| executor.is_busy())
+    }
+
+    /// The same for the executors of tasks elsewhere.
+    pub fn is_busy_elsewhere(&self) -> bool {
+        let is_elsewhere = |name: ExecutorName| name != ExecutorName::LOCAL && name != ExecutorName::AGENT;
+        self.0.iter().any(|(name, executor)| is_elsewhere(*name) && executor.is_busy())
     }
 }

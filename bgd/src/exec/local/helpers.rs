@@ -68,10 +68,9 @@ impl Helpers {
         }
     }
 
-    /// Returns the helpers for this purpose, or all helpers if it is `None`.
-    pub(super) fn of(&self, purpose: Option<Purpose>) -> Vec<TaskId> {
-        let is_wanted = |helper: &Helper| purpose.is_none_or(|purpose| helper.purpose == purpose);
-        self.all.iter().filter(|(_, helper)| is_wanted(helper)).map(|(id, _)| *id).collect()
+    /// Returns the helpers whose purpose is wanted.
+    pub(super) fn of(&self, is_wanted: impl Fn(Purpose) -> bool) -> Vec<TaskId> {
+        self.all.iter().filter(|(_, helper)| is_wanted(helper.purpose)).map(|(id, _)| *id).collect()
     }
 
     /// Returns the state. The process of a connection to another machine is ended after the upgrade, and the connection

@@ -13,12 +13,7 @@ use crate::os::pidfd::PidFd;
 
 impl Local {
     pub(super) fn start_helper(&mut self, purpose: Purpose, order: StartOrder, mut watcher: Watcher) {
-        let is_late = match purpose {
-            Purpose::Agent => self.helpers.closing.is_some(),
-            // Hooks still deliver the notifications of a daemon that is ending, until the grace period is over.
-            Purpose::Hook | Purpose::Bridge => self.helpers.closing == Some(Close::Forced),
-        };
-        if is_late {
+        if self.helpers.closing.is_some_and(|close| ends(close, purpose)) {
             return watcher.begun(Err("the daemon is ending".into()));
         }
         self.helpers.starting(order.task, purpose, watcher);
@@ -48,15 +43,37 @@ impl Local {
         }
     }
 
-    /// Called when no task is left: asks warm agents to end; if forced, kills all helpers.
+    /// Called when no task is left: asks warm agents to end; if forced, kills helpers.
     pub(super) fn close_helpers(&mut self, close: Close) {
         self.helpers.closing = Some(close);
-        let (purpose, signal) = match close {
-            Close::Asked => (Some(Purpose::Agent), SIGTERM),
-            Close::Forced => (None, SIGKILL),
-        };
-        for process in self.helpers.of(purpose) {
+        let signal = if close == Close::Asked { SIGTERM } else { SIGKILL };
+        for process in self.helpers.of(|purpose| ends(close, purpose)) {
             self.end_helper(process, signal);
         }
+    }
+}
+
+/// Reports whether helpers for this purpose end, and no more are started, when the daemon ends like this.
+const fn ends(close: Close, purpose: Purpose) -> bool {
+    match purpose {
+        Purpose::Agent => true,
+        // Hooks still deliver the notifications of a daemon that is ending, until the grace period is over.
+        Purpose::Hook => matches!(close, Close::ForcedHere | Close::Forced),
+        // The last commands elsewhere need them.
+        Purpose::Bridge => matches!(close, Close::Forced),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r11_helpers_of_last_commands_elsewhere_end_last() {
+        let ended =
+            |close| [Purpose::Agent, Purpose::Hook, Purpose::Bridge].map(|purpose| ends(close, purpose));
+        assert_eq!(ended(Close::Asked), [true, false, false]);
+        assert_eq!(ended(Close::ForcedHere), [true, true, false]);
+        assert_eq!(ended(Close::Forced), [true; 3]);
     }
 }

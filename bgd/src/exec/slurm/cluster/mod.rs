@@ -251,7 +251,9 @@ impl Cluster {
     }
 
     /// Cancels this daemon's remaining jobs, and removes its files, unless they are left to the next daemon.
-    async fn close(self) {
+    async fn close(mut self) {
+        // Nothing continues this work, which would keep sessions on the login node occupied.
+        self.works.clear();
         let has_jobs = !self.runs.is_empty() || !self.unsure.is_empty() || self.may_have_left;
         if self.leaves && (has_jobs || !self.ended.is_empty()) {
             return;

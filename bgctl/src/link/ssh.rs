@@ -353,7 +353,7 @@ impl<'a> Dial<'a> {
     /// Reports whether the user's configuration leaves detecting a dead connection to the operating system, which takes
     /// hours, or is not known in time.
     fn needs_keep_alive(&self) -> bool {
-        let Ok((mut reader, writer)) = io::pipe() else { return false };
+        let Ok((mut reader, writer)) = io::pipe() else { return true };
         let mut command = Command::new(program());
         command
             .args(PRINT_SETTINGS)
@@ -361,13 +361,12 @@ impl<'a> Dial<'a> {
             .stdin(Stdio::null())
             .stdout(writer)
             .stderr(Stdio::null());
-        let Ok(mut ssh) = children::spawn(&mut command) else { return false };
+        let Ok(mut ssh) = children::spawn(&mut command) else { return true };
         drop(command);
         let text = bounded::read_to_end(&mut reader, BANNER_BYTES, SHORT.min(self.how.within));
         let _ = ssh.kill();
         let _ = ssh.wait();
-        // Without an answer, as on a busy machine, it is better to override the user's interval than to miss a dead
-        // connection.
+        // On a busy machine, it is better to override the user's interval than to miss a dead connection.
         text.ok().flatten().is_none_or(|text| needs_keep_alive(&String::from_utf8_lossy(&text)))
     }
 

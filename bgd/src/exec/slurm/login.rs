@@ -175,18 +175,21 @@ impl Login {
         Ok(())
     }
 
-    /// Returns whether the user's configuration leaves the detection of a dead connection to the operating system,
-    /// which takes hours.
+    /// Returns whether the user's configuration leaves the detection of a dead connection to the operating system, which
+    /// takes hours, or is not known in time.
     async fn needs_keep_alive(&self) -> bool {
         let Ok(Session { process: _process, mut streams, .. }) = self.start_ssh(&PRINT_SETTINGS, "").await
         else {
-            return false;
+            return true;
         };
         let mut text = Vec::new();
         let mut beginning = (&mut streams).take(BANNER_BYTES as u64);
         let read = beginning.read_to_end(&mut text);
-        let _ = tokio::time::timeout(self.shell.connect_timeout, read).await;
-        needs_keep_alive(&String::from_utf8_lossy(&text))
+        match tokio::time::timeout(self.shell.connect_timeout, read).await {
+            Ok(Ok(_)) => needs_keep_alive(&String::from_utf8_lossy(&text)),
+            // It is better to override the user's interval than to miss a dead connection.
+            Ok(Err(_)) | Err(_) => true,
+        }
     }
 
     async fn start(&self, options: &[&str], line: &str) -> Result<Session, CommandError> {

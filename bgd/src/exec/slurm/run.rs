@@ -134,8 +134,8 @@ pub struct Run {
     is_stopped: bool,
     /// How many orders to stop or to continue its processes are under way.
     pauses: u32,
-    /// When such an order was last done or refused.
-    paused_at: Option<Instant>,
+    /// When answers last ceased to show whether its processes are stopped: such an order is due, done or refused.
+    distrusted_at: Option<Instant>,
     /// How its script has ended, if the cluster has reported that.
     script: Option<Exit>,
     /// Whether the cluster was asked how its script has ended.
@@ -203,7 +203,7 @@ impl Run {
             preempted: 0,
             is_stopped: false,
             pauses: 0,
-            paused_at: None,
+            distrusted_at: None,
             script: None,
             was_asked: false,
             refused_ends: Default::default(),
@@ -386,22 +386,26 @@ impl Run {
         self.pauses = self.pauses.saturating_add(1);
     }
 
-    /// Notes that such an order is done or refused. Returns whether no other is under way.
-    pub const fn pause_settled(&mut self, now: Instant) -> bool {
+    /// Notes that such an order was carried out, which leaves the processes stopped or not, or refused (`None`). Returns
+    /// the consequence, unless another order is under way.
+    pub fn pause_settled(&mut self, now: Instant, stopped: Option<bool>) -> Option<Fact> {
         self.pauses = self.pauses.saturating_sub(1);
-        self.was_paused(now);
-        self.pauses == 0
+        self.distrust_answers(now);
+        self.is_stopped = stopped.filter(|_| self.pauses == 0)?;
+        // What the cluster reported before the order may have come after the order had changed the task.
+        Some(Fact::Elsewhere(PlaceFact::Paused { paused: self.is_stopped }))
     }
 
-    /// Notes that earlier answers do not show whether its processes are to be stopped.
-    pub const fn was_paused(&mut self, now: Instant) {
-        self.paused_at = Some(now);
+    /// Ignores whether its processes are stopped in answers to queries that begin until shortly after this time.
+    pub const fn distrust_answers(&mut self, now: Instant) {
+        self.distrusted_at = Some(now);
     }
 
     /// Notes whether its processes are stopped, according to an answer to a query that began at `asked`.
     fn stopped(&mut self, asked: Instant, is_stopped: bool) -> Option<Fact> {
         // Until the last order has had its effect, answers may show the state before it.
-        let is_changing = self.pauses > 0 || self.paused_at.is_some_and(|at| asked < at + SIGNALLED_WITHIN);
+        let is_changing =
+            self.pauses > 0 || self.distrusted_at.is_some_and(|at| asked < at + SIGNALLED_WITHIN);
         if is_changing || self.is_stopped == is_stopped {
             return None;
         }

@@ -137,7 +137,7 @@ impl Cluster {
             let is_open = |run: &&mut Run| run.number == number && !run.is_concluded;
             let Some(run) = self.runs.get_mut(&task).filter(is_open) else { continue };
             if matches!(action, Action::Pause(_)) {
-                run.pause_settled(now);
+                run.pause_settled(now, None);
             }
             self.refused(task, number, action.control(), &format!("the cluster can't be queried: {why}"));
         }
@@ -176,9 +176,11 @@ impl Cluster {
         for JobAction { action, task, run: number, done, .. } in actions {
             let task = self.name_of(task, number);
             let mut run = self.runs.get_mut(&task).filter(|run| run.number == number && !run.is_concluded);
-            let is_last_pause = match (action, &mut run) {
-                (Action::Pause(_), Some(run)) => run.pause_settled(now),
-                _ => false,
+            let pause = match (action, &mut run) {
+                (Action::Pause(stopped), Some(run)) => {
+                    run.pause_settled(now, why.is_none().then_some(stopped))
+                }
+                _ => None,
             };
             match (&why, run) {
                 (Some(_), Some(_)) if action.ends() && is_passing => {
@@ -200,13 +202,11 @@ impl Cluster {
                         self.refused(task, number, control, why);
                     }
                 }
-                (_, Some(_)) => {
-                    // What the cluster reported before the order may have come after the order had changed the task.
-                    if let (Action::Pause(paused), true) = (action, is_last_pause) {
-                        self.send(task, number, Fact::Elsewhere(PlaceFact::Paused { paused }));
+                _ => {
+                    if let Some(pause) = pause {
+                        self.send(task, number, pause);
                     }
                 }
-                (_, None) => {}
             }
         }
         // The cluster's next answer shows whether the orders have worked.

@@ -111,7 +111,7 @@ impl Cluster {
             listed.insert(line.id);
             let actions = run.compare(line.state, line.reason);
             if actions.iter().any(|action| matches!(action, Action::Pause(_))) {
-                run.was_paused(now);
+                run.distrust_answers(now);
             }
             let facts = run.listed(now, asked, line.state, line.reason);
             let is_ending = run.is_ending();

@@ -123,12 +123,12 @@ fn r150_paused_state_follows_the_cluster_queue() {
         })
     };
     assert_eq!(paused(&mut run, 1, "RUNNING"), None);
-    run.was_paused(now + second(3));
+    run.distrust_answers(now + second(3));
     assert_eq!(paused(&mut run, 2, "STOPPED"), None, "the question was older");
     // A user may do the same on the cluster, or the answer to our own order was lost.
     assert_eq!(paused(&mut run, 5, "STOPPED"), Some(true));
     assert_eq!(paused(&mut run, 6, "SUSPENDED"), None);
-    run.was_paused(now + second(8));
+    run.distrust_answers(now + second(8));
     assert_eq!(paused(&mut run, 7, "RUNNING"), None);
     assert_eq!(paused(&mut run, 10, "RUNNING"), Some(false));
     paused(&mut run, 11, "STOPPED");
@@ -145,11 +145,20 @@ fn r150_answers_are_ignored_until_the_last_pause_or_continuation_has_its_effect(
     };
     run.orders_pause();
     run.orders_pause();
-    assert!(!run.pause_settled(now), "they are still to continue");
+    assert!(run.pause_settled(now, Some(true)).is_none(), "they are still to continue");
     assert!(!is_news(&mut run, 9, "STOPPED"), "they have not continued yet");
-    assert!(run.pause_settled(now + second(10)));
+    assert!(run.pause_settled(now + second(10), Some(false)).is_some());
     assert!(!is_news(&mut run, 11, "STOPPED"), "the signal may be on its way to the nodes");
     assert!(is_news(&mut run, 12, "STOPPED"), "somebody else has stopped them");
+    // The first answer that counts shows what somebody else has done meanwhile, or that the order had no effect.
+    for (ordered, state) in [(true, "RUNNING"), (false, "SUSPENDED")] {
+        run.orders_pause();
+        assert!(run.pause_settled(now + second(20), Some(ordered)).is_some());
+        assert!(is_news(&mut run, 22, state), "{state}");
+    }
+    run.orders_pause();
+    assert!(run.pause_settled(now + second(30), None).is_none(), "it was refused");
+    assert!(!is_news(&mut run, 32, "SUSPENDED"), "nothing has changed");
 }
 
 #[test]

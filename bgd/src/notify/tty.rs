@@ -17,7 +17,6 @@ mod reports;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
-use std::future::pending;
 use std::io;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -46,9 +45,13 @@ use crate::os::watch;
 const BATCH_WINDOW: Duration = Duration::from_millis(200);
 
 /// How often to check whether a shell has taken its terminal back after a program ended. After the last check, the line
-/// is written anyway if a shell has the terminal; otherwise the terminal's next change is awaited.
+/// is written anyway if a shell has the terminal.
 const MAX_CHECKS: u32 = 20;
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// When to check again if nobody has taken the terminal back by then, and nothing has been written to it: no event
+/// shows that a terminal was closed if its leader lives on.
+const CHECK_AGAIN: Duration = Duration::from_secs(5);
 
 /// The minimum interval between two checks of a terminal that a program writes to, as it may write a lot.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -534,7 +537,8 @@ impl Serving {
         }
     }
 
-    /// Waits for an event that may give the terminal back to its shell. `program`, if any, has the terminal.
+    /// Waits for an event that may give the terminal back to its shell. `program` has the terminal; if nobody has it, waits
+    /// for [`CHECK_AGAIN`] at most.
     async fn until_change(&self, program: Option<PidFd>, looked_at: Instant) -> Result<(), String> {
         let path = &self.terminal.path;
         let leader =
@@ -549,7 +553,10 @@ impl Serving {
         let left = async {
             match program {
                 Some(program) => ended(program).await,
-                None => pending().await,
+                None => {
+                    tokio::time::sleep(CHECK_AGAIN).await;
+                    Ok(())
+                }
             }
         };
         tokio::select! {

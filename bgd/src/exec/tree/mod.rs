@@ -190,22 +190,36 @@ impl Tree {
 
     fn descendants(&self) -> Vec<i32> {
         let (mut listed, mut found) = (self.orphans(), Vec::new());
-        for _ in 0..LOOKS {
+        for _ in 0..WALKS {
+            let orphans;
+            (orphans, listed) = self.living_orphans(listed);
             let leader = self.leader_is_there().then_some(self.leader);
-            let orphans = listed.iter().copied().filter(|pid| self.owns_living_orphan(*pid));
-            let roots: Vec<i32> = leader.into_iter().chain(orphans).collect();
+            found = descendants_of(&leader.into_iter().chain(orphans).collect::<Vec<_>>());
+            // Read after the walk: a process that ended before its turn has left its children to the daemon, too.
+            let now = self.orphans();
+            if now == listed {
+                break;
+            }
+            listed = now;
+        }
+        found
+    }
+
+    /// Returns the orphans of this tree, and the list of all orphans that shows them; `listed` was read before.
+    fn living_orphans(&self, mut listed: Vec<i32>) -> (Vec<i32>, Vec<i32>) {
+        let mut living = Vec::new();
+        for _ in 0..LOOKS {
+            living = listed.iter().copied().filter(|pid| self.owns_living_orphan(*pid)).collect();
             // An exiting orphan can't be identified any more, and leaves its children to the daemon; and while an
             // orphan is being reaped, the kernel may omit another one from the list.
             let is_leaving = wait_for_leaving(&listed);
-            found = descendants_of(&roots);
-            // Read after the walk: a process that ended before its turn has left its children to the daemon, too.
             let now = self.orphans();
             if now == listed && !is_leaving {
                 break;
             }
             listed = now;
         }
-        found
+        (living, listed)
     }
 
     /// Reports whether the leader's pid is its own, as it has not ended, or only this process can reap it.
@@ -276,6 +290,9 @@ impl Tree {
 
 /// How many times a tree is examined at most until it stops changing.
 const LOOKS: usize = 16;
+
+/// The same for walks through all processes of a tree, which take longer.
+const WALKS: usize = 4;
 
 #[cfg(test)]
 mod tests {

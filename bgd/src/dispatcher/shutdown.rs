@@ -20,8 +20,8 @@ const URGENT_LAST: Duration = Duration::from_secs(2);
 /// up.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How long after that executors elsewhere may take for their last commands, such as two on a slow login node.
-const ELSEWHERE: Duration = Duration::from_secs(10);
+/// How long after [`GRACE`] executors elsewhere may take for their last commands, such as two on a slow login node.
+const ELSEWHERE_GRACE: Duration = Duration::from_secs(10);
 
 impl Dispatcher {
     /// Shuts down on a signal. A second signal forces an immediate end.
@@ -101,7 +101,7 @@ impl Dispatcher {
         let may_wait = !self.ending.is_forced && !self.ending.is_urgent && self.executors.is_busy_elsewhere();
         // Everything must have ended by the end of the shutdown.
         let latest = self.ending.over_at().and_then(|at| at.checked_sub(GRACE));
-        let at = self.clock.now().checked_add(ELSEWHERE).into_iter().chain(latest).min();
+        let at = self.clock.now().checked_add(ELSEWHERE_GRACE).into_iter().chain(latest).min();
         self.forced_at = at.filter(|_| may_wait);
         self.ending.is_forced = true;
         if let Some(durable) = &mut self.durable {

@@ -11,6 +11,7 @@ use bgd::config::Config;
 use bgd::core::durable::{Changes, Kept};
 use bgd::core::{Command, Core, Effect, Fact, Input, Mono, Now, PlanRequest, ReplyTo, Request, Spec, Work};
 use bgd::dispatcher::durable::LeftRuns;
+use bgd::exec::executor::Close;
 use bgd::exec::left::HeldRun;
 use bgd::keeper::Key;
 use bgd_shared::encoding::Encoding;
@@ -127,6 +128,15 @@ fn r11_shutdown_ends_running_tasks() {
     let ends: Vec<_> = ended.into_iter().map(|task| (task.status, task.exit)).collect();
     let cancelled = |signal| (Status::Cancelled, Some(Exit::Signal(signal)));
     assert_eq!(ends, [cancelled(15), cancelled(9)]);
+}
+
+#[test]
+fn r11_last_commands_elsewhere_are_not_cut_off_with_everything_else() {
+    let (closed, closes) = mpsc::channel();
+    let mut daemon = Daemon::start_beside(closed);
+    daemon.shut_down(&ShutdownParams { grace_ms: Some(0), cancel: true });
+    let closes: Vec<_> = closes.try_iter().collect();
+    assert!(closes.starts_with(&[Close::Asked, Close::ForcedHere]), "{closes:?}");
 }
 
 /// Returns the persisted state of a durable daemon that has submitted and started these tasks, and handled these facts.

@@ -9,12 +9,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use bgd::config::Config;
-use bgd::core::ExecutorName;
 use bgd::core::durable::Kept;
+use bgd::core::ExecutorName;
 use bgd::dispatcher::Dispatcher;
 use bgd::dispatcher::durable::LeftRuns;
 use bgd::exec::context::Context;
-use bgd::exec::executor::Executors;
+use bgd::exec::executor::{Close, Executors};
 use bgd::exec::messages;
 use bgd::exec::output::OutputFolder;
 use bgd::exec::threads::workers::Workers;
@@ -28,6 +28,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::request::{
     BlockMode, BlockParams, DaemonShutdown, ShutdownParams, SubmitParams, TaskBlock, TaskSubmit,
 };
+use bgd_shared::resources::ExecutorKind;
 use bgd_shared::socket::SocketPath;
 use bgd_shared::task::Task;
 use bgd_shared::text::Env;
@@ -35,7 +36,7 @@ use bgd_shared::transport::listen;
 use tempfile::TempDir;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::scripted::Scripted;
+use super::scripted::{Closing, Scripted};
 
 /// A daemon with a client. Dropping it ends the daemon.
 pub struct Daemon {
@@ -60,6 +61,19 @@ impl Daemon {
 
     /// Starts a daemon that is durable and continues from the state of another one, if given.
     pub fn start_after(max_concurrent_tasks: usize, before: Option<Before>) -> Self {
+        Self::start_with(max_concurrent_tasks, before, None)
+    }
+
+    /// Starts a daemon with an executor elsewhere that reports how it is closed.
+    pub fn start_beside(closed: Sender<Close>) -> Self {
+        Self::start_with(1, None, Some(closed))
+    }
+
+    fn start_with(
+        max_concurrent_tasks: usize,
+        before: Option<Before>,
+        closed: Option<Sender<Close>>,
+    ) -> Self {
         let home = tempfile::Builder::new().permissions(Permissions::from_mode(0o700)).tempdir().unwrap();
         let socket = SocketPath::new(home.path().join("bgd.sock")).unwrap();
         let config = Config { max_concurrent_tasks, ..Config::default() };
@@ -67,7 +81,7 @@ impl Daemon {
         let (path, state) = (socket.clone(), home.path().to_owned());
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(live(config, &path, &state, ready, before));
+            runtime.block_on(live(config, &path, &state, ready, (before, closed)));
         });
         is_ready.blocking_recv().unwrap();
         let client = Client::connect(&socket).unwrap();
@@ -138,7 +152,7 @@ async fn live(
     socket: &SocketPath,
     state: &Path,
     ready: oneshot::Sender<()>,
-    before: Option<Before>,
+    (before, closed): (Option<Before>, Option<Sender<Close>>),
 ) {
     let (calls, facts, internals, mailbox) = bgd::wire::mailbox::new();
     let workers = Workers::start().unwrap();
@@ -148,8 +162,11 @@ async fn live(
     let context = Context::new(folder, u64::MAX, workers, facts, reports, path.into());
     // The only line needed in the table of executors.
     let (over, left) = before.map(|Before { kept, left, over }| (over, (kept, left))).unzip();
-    let executors =
+    let mut executors =
         Executors::default().with(ExecutorName::LOCAL, Scripted::new(context.facts.clone(), over));
+    if let Some(closed) = closed {
+        executors = executors.with(ExecutorKind::Ssh.into(), Closing::new(closed));
+    }
     let (limits, limits_seen) = watch::channel(ServerLimits::from(&config));
     let identity = crate::identity("test".into(), path, state, Instant::now());
     let recorded = internals.clone();

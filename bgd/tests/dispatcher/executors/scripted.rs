@@ -1,4 +1,4 @@
-//! An executor whose tasks follow a script in their arguments: no processes, no threads, no clock.
+//! An executor whose tasks follow a script in their arguments, and one that only ends: no processes, no threads, no clock.
 
 use std::collections::HashMap;
 use std::sync::mpsc::Sender;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use bgd::carry::{CarriedFds, Obstacle};
 use bgd::core::{Control, Fact, Work};
 use bgd::exec::carried::Carried;
-use bgd::exec::executor::{Done, Executor, Start};
+use bgd::exec::executor::{Close, Done, Executor, Start};
 use bgd::exec::messages::Facts;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
@@ -130,5 +130,45 @@ impl Executor for Scripted {
 
     fn carry(&mut self, _named: &mut CarriedFds) -> Result<Carried, Obstacle> {
         Err(Obstacle::lasting("a script runs"))
+    }
+}
+
+/// An executor without tasks whose last commands end only after the daemon has hurried once.
+pub struct Closing {
+    closed: Sender<Close>,
+    is_busy: bool,
+}
+
+impl Closing {
+    /// Creates an executor that reports each call of [`Executor::close`].
+    pub const fn new(closed: Sender<Close>) -> Self {
+        Self { closed, is_busy: true }
+    }
+}
+
+impl Executor for Closing {
+    fn start(&mut self, start: Start) {
+        panic!("no task is for this executor: {}", start.task);
+    }
+
+    fn control(&mut self, _: TaskId, _: u32, _: Control) -> Option<Done> {
+        None
+    }
+
+    fn end(&mut self, _: TaskId, _: u32, _: i32, _: Duration) {}
+
+    fn forget(&mut self, _: TaskId) {}
+
+    fn carry(&mut self, _named: &mut CarriedFds) -> Result<Carried, Obstacle> {
+        Ok(Carried::Nothing)
+    }
+
+    fn close(&mut self, close: Close) {
+        self.is_busy = close == Close::Asked;
+        self.closed.send(close).unwrap();
+    }
+
+    fn is_busy(&self) -> bool {
+        self.is_busy
     }
 }

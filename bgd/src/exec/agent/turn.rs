@@ -20,6 +20,7 @@ use super::link::Connection;
 use super::live::Live;
 use super::manager::{Lease, Manager};
 use super::order::{Control, TurnOrder};
+use super::patience::sleep_then_drain;
 use super::pending::{Asked, Early};
 use super::pool::ProcessId;
 use super::recorder::Recorder;
@@ -27,7 +28,6 @@ use super::refusals::{bounded, refusal_of};
 use super::shown::{Shown, Visible};
 use super::state::FollowState;
 use super::stderr_tail::speaks;
-use super::time_limit::elapse;
 use crate::core::{Fact, Note, Refusal};
 use crate::exec::context::Context;
 
@@ -319,7 +319,7 @@ impl Turn {
             (Some(_), Connection::Template(_)) => STARTED_WITHIN,
             (Some(_), _) => ACCEPTED_AFTER,
         };
-        let accepted = elapse(patience);
+        let accepted = sleep_then_drain(patience);
         tokio::pin!(accepted);
         let (live, key) = (Rc::clone(&talk.live), Arc::clone(&talk.opened.key));
         let prompt = Arc::clone(&self.order.prompt);

@@ -9,7 +9,7 @@ use tokio::sync::{Mutex as Gate, Notify, OwnedMutexGuard, oneshot};
 
 use super::setup::{Setup, SetupState};
 use crate::exec::agent::connection::Updates;
-use crate::exec::agent::time_limit::elapse;
+use crate::exec::agent::patience::sleep_then_drain;
 
 /// The sessions that the agent holds for this connection.
 #[derive(Debug, Default)]
@@ -174,7 +174,7 @@ impl Routes {
             tokio::select! {
                 biased;
                 () = replayed.notified() => {}
-                () = elapse(span) => return,
+                () = sleep_then_drain(span) => return,
             }
         }
     }

@@ -1,11 +1,12 @@
-//! Limits on how long an agent may be silent. A limit must not count the time in which the daemon itself stood still.
+//! Limits on how long an agent may be silent. Output that is waiting when a limit is reached came in time: the daemon
+//! itself may have stood still.
 
 use std::time::Duration;
 
 /// Waits until this time is over and everything that came in it has been read. After a stall of the daemon, the timer
 /// fires although the agent's output is waiting in its pipe. Of two futures in a biased `select!`, the one for that
 /// output must come first.
-pub async fn elapse(time: Duration) {
+pub async fn sleep_then_drain(time: Duration) {
     tokio::time::sleep(time).await;
     // First the runtime looks for output to read, then its reader runs.
     for _ in 0..2 {
@@ -31,7 +32,7 @@ mod tests {
         tokio::select! {
             biased;
             read = read => read.unwrap(),
-            () = elapse(TIME) => panic!("the time is over before everything is read"),
+            () = sleep_then_drain(TIME) => panic!("the time is over before everything is read"),
         }
     }
 }

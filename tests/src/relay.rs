@@ -133,8 +133,8 @@ impl Relay {
         self.shared.state().connections.iter().filter(is_meant).for_each(Connection::cut);
     }
 
-    /// Cuts every connection, once, as soon as a client has sent these words, which must arrive in one read. The daemon
-    /// receives them, but its answer gets lost.
+    /// Cuts the connections open when a client sends these words, once; they must arrive in one read. The daemon receives
+    /// them, but its answer gets lost.
     pub fn cut_behind(&self, words: &str) {
         self.shared.state().last_words = Some(words.into());
     }

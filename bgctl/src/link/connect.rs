@@ -74,7 +74,7 @@ const RETRIES: u32 = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 /// How long a running daemon may take to recreate its socket. It does so at once, unless the machine is busy.
-const RECREATION: Duration = Duration::from_secs(10);
+const RECREATION: Duration = Duration::from_secs(5);
 
 /// The pause between two looks for a socket that is recreated late.
 const LATE_PAUSE: Duration = Duration::from_secs(1);
@@ -154,7 +154,7 @@ pub fn pauses() -> impl Iterator<Item = Duration> {
     (0..RETRIES).map(|times| FIRST_PAUSE * 2_u32.pow(times))
 }
 
-/// Returns the pause before the next look for the socket of a running daemon, which has been missing `since` then.
+/// Returns the pause before the next look for the socket of a running daemon, which is missing at least since this time.
 /// `None` if there is no such daemon, it can't recreate the socket as it is stopped, or it takes too long.
 fn pause_for_socket(socket: &SocketPath, since: Instant) -> Option<Duration> {
     let is_running = |daemon: DaemonProcess| daemon.holder.note.phase == Phase::Ready && !daemon.is_stopped();

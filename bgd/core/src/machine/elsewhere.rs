@@ -135,7 +135,7 @@ impl Core {
                 self.replan(ordinal, |plan| plan.held = false);
             }
         }
-        // The place may have noticed the start before it knows the time.
+        // The place may have noticed the start before it knows the time, from which its clock's end is counted.
         let lacks_time = |task: &Task| {
             let has_started = matches!(task.state, State::Running { .. } | State::Stopping { .. });
             has_started && task.elsewhere.as_ref().is_some_and(|known| known.started.is_none())

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::core::LeavePolicy;
+use crate::exec::executor::Close;
 use crate::exec::left::SparedProcesses;
 
 /// Progress of the daemon's shutdown.
@@ -10,8 +11,8 @@ use crate::exec::left::SparedProcesses;
 pub struct Ending {
     over_at: Option<Instant>,
     pub(super) is_urgent: bool,
-    /// Whether executors here and channels were forced to end.
-    pub(super) is_forced: bool,
+    /// How the executors were last asked to end.
+    pub(super) closed: Option<Close>,
     /// Whether the tasks here can outlive the daemon. Those elsewhere always can.
     pub(super) can_leave: bool,
     /// The tasks that a durable daemon leaves to the next one.

@@ -76,7 +76,7 @@ impl Dispatcher {
                 durable.journal.note_stop();
             }
         }
-        self.executors.all().for_each(|executor| executor.close(Close::Asked));
+        self.close(Close::Asked);
         self.notifier.close();
     }
 
@@ -91,33 +91,40 @@ impl Dispatcher {
     /// Returns when executors and channels are forced to end next. Connections are no longer needed once no executor
     /// elsewhere is busy.
     pub(super) fn force_due(&self) -> Option<Instant> {
-        let is_needless = self.ending.is_forced && !self.executors.is_busy_elsewhere();
+        let is_needless =
+            self.ending.closed == Some(Close::ForcedHere) && !self.executors.is_busy_elsewhere();
         self.forced_at.map(|at| if is_needless { self.clock.now() } else { at })
     }
 
     /// Forces executors and channels to end, as their grace period is over. Executors elsewhere get more time once,
     /// unless the daemon must hurry.
     pub(super) fn end_by_force(&mut self) {
-        let may_wait = !self.ending.is_forced && !self.ending.is_urgent && self.executors.is_busy_elsewhere();
+        let may_wait = self.ending.closed == Some(Close::Asked)
+            && !self.ending.is_urgent
+            && self.executors.is_busy_elsewhere();
         // Everything must have ended by the end of the shutdown.
         let latest = self.ending.over_at().and_then(|at| at.checked_sub(GRACE));
         let at = self.clock.now().checked_add(ELSEWHERE_GRACE).into_iter().chain(latest).min();
         self.forced_at = at.filter(|_| may_wait);
-        self.ending.is_forced = true;
         if let Some(durable) = &mut self.durable {
             // Notices cut off now belong to the next daemon.
             durable.notices.clear();
         }
-        let close = if may_wait { Close::ForcedHere } else { Close::Forced };
-        self.executors.all().for_each(|executor| executor.close(close));
+        self.close(if may_wait { Close::ForcedHere } else { Close::Forced });
         // Does not wait for undelivered notices.
         self.notifier.give_up();
+    }
+
+    fn close(&mut self, close: Close) {
+        self.ending.closed = Some(close);
+        self.executors.all().for_each(|executor| executor.close(close));
     }
 
     /// Reports whether an executor is still busy, a notice is still undelivered, or a subscriber has events left to
     /// read. Once the shutdown is forced, it does not wait for subscribers: a stalled one would block everything.
     pub(super) fn is_busy(&self) -> bool {
-        let waits = !self.ending.is_forced && !self.ending.is_urgent;
+        let is_forced = matches!(self.ending.closed, Some(Close::ForcedHere | Close::Forced));
+        let waits = !is_forced && !self.ending.is_urgent;
         self.executors.is_busy() || self.notifier.is_busy() || (waits && self.subscribers.are_behind())
     }
 }

@@ -132,11 +132,11 @@ fn r11_shutdown_ends_running_tasks() {
 
 #[test]
 fn r11_last_commands_elsewhere_are_not_cut_off_with_everything_else() {
-    let (closed, closes) = mpsc::channel();
-    let mut daemon = Daemon::start_beside(closed);
+    let (sender, orders) = mpsc::channel();
+    let mut daemon = Daemon::start_beside(sender);
     daemon.shut_down(&ShutdownParams { grace_ms: Some(0), cancel: true });
-    let closes: Vec<_> = closes.try_iter().collect();
-    assert!(closes.starts_with(&[Close::Asked, Close::ForcedHere]), "{closes:?}");
+    let orders: Vec<_> = orders.try_iter().collect();
+    assert!(orders.starts_with(&[Close::Asked, Close::ForcedHere]), "{orders:?}");
 }
 
 /// Returns the persisted state of a durable daemon that has submitted and started these tasks, and handled these facts.

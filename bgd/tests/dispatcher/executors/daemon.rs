@@ -9,8 +9,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use bgd::config::Config;
-use bgd::core::durable::Kept;
 use bgd::core::ExecutorName;
+use bgd::core::durable::Kept;
 use bgd::dispatcher::Dispatcher;
 use bgd::dispatcher::durable::LeftRuns;
 use bgd::exec::context::Context;

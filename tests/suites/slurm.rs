@@ -229,13 +229,16 @@ fn r147_accounting_supplies_end_of_job_missing_from_queue_as_root() {
     let line = format!("until [ -e {} ]; do sleep 0.1; done; kill -9 $PPID $$", gate.display());
     let id = site.submit(&[], &line);
     let job = site.running(id);
-    // Nothing is decided before the accounting has the end: while it calls the job running, the job may count as lost.
+    // Nothing is decided before the accounting has the end: while it calls the job running, or does not know its name, the
+    // job may count as lost.
     let refuse = "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1";
     site.cluster.programs().before("squeue", refuse);
     fs::write(gate, "").unwrap();
-    let query = ["sacct", "--noheader", "--parsable2", "--allocations", "--format=State", "--jobs", &job];
+    let format = "--format=JobName,State";
+    let query = ["sacct", "--noheader", "--parsable2", "--allocations", format, "--jobs", &job];
     wait::poll_until("its record", || {
-        (site.cluster.run(&query).success().stdout_text().trim() == "FAILED").then_some(())
+        let record = site.cluster.run(&query).success().stdout_text();
+        (record.starts_with("bgd-") && record.trim().ends_with("|FAILED")).then_some(())
     });
     site.cluster.programs().before("squeue", "exit 0");
     let task = site.ended(id);

@@ -127,7 +127,7 @@ pub struct Run {
     forgotten: Option<Instant>,
     /// Whether to wait for the accounting's record of a job that the queue no longer lists.
     awaits_record: bool,
-    /// How many records of the accounting in a row lacked its end.
+    /// How many answers of the accounting in a row lacked its end.
     unfinished: u32,
     preempted: u32,
     /// Whether its processes were stopped, according to the cluster's last answer.
@@ -475,15 +475,15 @@ impl Run {
 
     /// Handles the accounting's record of it: its state and exit, or `None` if there is no record.
     pub fn recorded(&mut self, now: Instant, record: Option<(&str, Option<ScriptExit>)>) {
-        let Some((state, exit)) = record else {
-            self.awaits_record = false;
-            return;
-        };
-        if let Standing::Ended(end) = states::standing(state) {
+        let ended = record.and_then(|(state, exit)| match states::standing(state) {
+            Standing::Ended(end) => Some((end, exit)),
+            _ => None,
+        });
+        if let Some((end, exit)) = ended {
             self.awaits_record = false;
             self.end(now, end, "", exit.map(exit_of));
         } else {
-            // The accounting learns of ends with a delay, and of none from a controller that was reset.
+            // The accounting learns of names and ends with a delay, and of no end from a controller that was reset.
             self.unfinished = self.unfinished.saturating_add(1);
             self.awaits_record &= self.unfinished < MISSING;
         }

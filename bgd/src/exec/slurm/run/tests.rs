@@ -204,6 +204,9 @@ fn r147_accounting_is_queried_before_a_job_counts_as_lost() {
     };
     let (mut run, now) = run();
     gone(&mut run, now);
+    // Its record gets its name a moment after its start.
+    run.recorded(now, None);
+    assert!(run.unlisted(now + second(6), true) && found(&run, now + second(99)).is_none());
     run.recorded(now, None);
     let verdict = found(&run, now).unwrap().verdict;
     assert!(matches!(verdict, Verdict::Failed(Cause::Lost, _)), "{verdict:?}");

@@ -551,13 +551,11 @@ impl Serving {
             tokio::time::sleep_until(looked_at + PAUSE).await;
         };
         let left = async {
-            match program {
-                Some(program) => ended(program).await,
-                None => {
-                    tokio::time::sleep(CHECK_AGAIN).await;
-                    Ok(())
-                }
+            if let Some(program) = program {
+                return ended(program).await;
             }
+            tokio::time::sleep(CHECK_AGAIN).await;
+            Ok(())
         };
         tokio::select! {
             ended = left => ended,

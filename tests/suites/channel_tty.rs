@@ -526,14 +526,20 @@ fn notice_is_held_while_terminal_shows_tmux() {
     terminal.wait_line("$");
 }
 
+/// Returns a shell's terminal with a program that waits at a gate, and with a notice held until it has ended.
+fn held_until_open(daemon: &TestDaemon) -> (Terminal, Gate) {
+    let gate = Gate::new(daemon, "gate");
+    let mut terminal = open(daemon, &BASH);
+    terminal.type_line("sh -c 'echo u''p; read x <gate'");
+    terminal.wait_text("\nup\n");
+    hold(daemon, &mut terminal, 1);
+    (terminal, gate)
+}
+
 #[test]
 fn notice_is_held_while_typed_ahead_command_runs() {
     let daemon = start();
-    let gate = Gate::new(&daemon, "gate");
-    let mut terminal = open(&daemon, &BASH);
-    terminal.type_line("sh -c 'echo u''p; read x <gate'");
-    terminal.wait_text("\nup\n");
-    hold(&daemon, &mut terminal, 1);
+    let (mut terminal, gate) = held_until_open(&daemon);
     terminal.type_line("vim -u NONE -N text");
     gate.open();
     terminal.wait_alternate(true);
@@ -551,11 +557,7 @@ fn notice_is_held_while_typed_ahead_command_runs() {
 #[test]
 fn notice_is_held_until_stopped_shell_takes_its_terminal_back() {
     let daemon = start();
-    let gate = Gate::new(&daemon, "gate");
-    let mut terminal = open(&daemon, &BASH);
-    terminal.type_line("sh -c 'echo u''p; read x <gate'");
-    terminal.wait_text("\nup\n");
-    hold(&daemon, &mut terminal, 1);
+    let (mut terminal, gate) = held_until_open(&daemon);
     let shell = terminal.process();
     shell.signal(Signal::STOP).unwrap();
     gate.open();

@@ -44,6 +44,22 @@ fn follow(daemon: &TestDaemon, args: &[&str]) -> (Child, impl Iterator<Item = St
 }
 
 #[test]
+fn r20_part_of_a_text_ends_with_whole_character() {
+    let daemon = TestDaemon::start();
+    let id = ended(&daemon, r"printf 'a\303\251b\303'");
+    for (offset, limit, data, next) in [(0, 2, "a", 1), (1, 2, "é", 3), (0, 4, "aéb", 4), (0, 3, "aé", 3)]
+    {
+        let part = read(&daemon, id, offset, limit);
+        assert_eq!((&*part.data, part.encoding, part.next), (data, Encoding::Utf8, next));
+    }
+    // Nothing is left out: neither a part of a single character nor the end of the output.
+    for (offset, limit, next) in [(1, 1, 2), (0, 100, 5)] {
+        let part = read(&daemon, id, offset, limit);
+        assert_eq!((part.encoding, part.next), (Encoding::Base64, next));
+    }
+}
+
+#[test]
 fn r20_running_task_returns_its_output_so_far_and_progress() {
     let daemon = TestDaemon::start();
     let id = echo(&daemon);

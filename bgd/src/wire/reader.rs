@@ -241,11 +241,26 @@ fn output(snapshot: &Snapshot, params: &OutputParams, folder: &OutputFolder) -> 
     let limit = params.limit.unwrap_or(OUTPUT_DEFAULT_BYTES);
     let part =
         read_part(files.path(stream), snapshot.has_begun(), params.offset.unwrap_or(0), limit, dropped)?;
-    let Part { bytes, offset, next, size } = part;
+    let Part { mut bytes, offset, mut next, size } = part;
+    if next < size {
+        // A part of a text must not end within a character: it would no longer be text.
+        let left_over = bytes.len() - whole_characters(&bytes);
+        bytes.truncate(bytes.len() - left_over);
+        next -= left_over as u64;
+    }
     // A lingering process may still write.
     let eof = snapshot.is_settled() && next >= size;
     let (data, encoding) = Encoding::encode(bytes);
     Ok(OutputResult { task: with_progress(snapshot, folder), data, encoding, offset, next, eof })
+}
+
+/// Returns how many bytes are before an incomplete character at the end of a text; all, if they are no text, or no whole
+/// character comes before.
+fn whole_characters(bytes: &[u8]) -> usize {
+    match str::from_utf8(bytes) {
+        Err(error) if error.error_len().is_none() && error.valid_up_to() > 0 => error.valid_up_to(),
+        Ok(_) | Err(_) => bytes.len(),
+    }
 }
 
 #[cfg(test)]
@@ -258,6 +273,21 @@ mod tests {
     use crate::core::{
         Command, Core, CoreLimits, Effect, Fact, Input, Mono, Now, PlanRequest, ReplyTo, Request, Spec, Work,
     };
+
+    #[test]
+    fn part_of_a_text_ends_with_a_whole_character() {
+        for (bytes, whole) in [
+            (&b"abc"[..], 3),
+            ("a\u{e9}".as_bytes(), 3),
+            (&"a\u{e9}".as_bytes()[..2], 1),
+            (&"\u{1f600}\u{1f600}".as_bytes()[..7], 4),
+            (b"\xc3", 1),
+            (b"a\xff\xc3", 3),
+            (b"", 0),
+        ] {
+            assert_eq!(whole_characters(bytes), whole, "{bytes:?}");
+        }
+    }
 
     const LIMITS: CoreLimits = CoreLimits {
         max_concurrent_tasks: 10,

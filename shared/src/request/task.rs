@@ -125,7 +125,7 @@ pub struct OutputParams {
     /// Start in bytes; negative: from the end. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<i64>,
-    /// Maximum number of bytes, 0 to 262144. Default 65536.
+    /// Maximum number of bytes, 0 to 262144. Default 65536. A part of a text ends with a whole character.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
     /// With `split`: which stream. Default: stdout.

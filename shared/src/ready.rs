@@ -214,7 +214,7 @@ const REGEX_DEPTH: u32 = 100;
 /// deep.
 pub fn line_regex(pattern: &str) -> Result<Regex, String> {
     if pattern.is_empty() {
-        return Err("the regular expression is missing, as in line:Listening on".to_owned());
+        return Err("the regular expression is empty".to_owned());
     }
     let built = RegexBuilder::new(pattern).size_limit(REGEX_BYTES).nest_limit(REGEX_DEPTH).build();
     built.map_err(|error| match error {
@@ -348,7 +348,7 @@ mod tests {
             ("ready", "\"ready\" is not one of"),
             ("udp:53", "is not one of"),
             ("notify:", "is not one of"),
-            ("line:", "regular expression is missing"),
+            ("line:", "regular expression is empty"),
             ("line:a(b", "unclosed group"),
             ("line:(?:a{1000}){1000}", "needs more than 1048576 bytes"),
             (&nested("(", 101, ")"), "exceed the maximum number of nested parentheses/brackets (100)"),

@@ -38,6 +38,9 @@ enum ItemError {
 /// # Errors
 /// The file can't be read; there are no items, or too many; or one is too long or contains a NUL.
 pub fn read(file: &OsStr, end: Separator) -> Result<Vec<OsString>, Failure> {
+    if file.is_empty() {
+        return Err(Failure::usage("--each is empty"));
+    }
     let (name, items) = if file == "-" {
         let input = io::stdin();
         if input.is_terminal() {

@@ -174,8 +174,8 @@ fn submit_parts(
         let may_have_run = is_sent.get() && failure.code == Code::NO_DAEMON;
         if may_have_run {
             return failure.hint(
-                "the daemon ended while the batch was being submitted: some of its tasks may have \
-                 run",
+                "the daemon may have accepted the whole batch: look for its tasks with `bgctl list`, also \
+                 for those that have ended, before you submit it again",
             );
         }
         failure

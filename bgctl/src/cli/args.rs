@@ -55,7 +55,8 @@ ended one; `written`, the bytes written to disk, is known only once the task has
 `tokens`, `context` and `cost` cover all runs of a task, for agents that report them. \
 `(asks)` after a status: the agent waits for `bgctl answer`. `(stalled)`: the agent \
 has been silent for a long time; its last output follows. `(suspect)`: the agent's \
-answer looks like an error; `bgctl status` shows why.")]
+answer looks like an error; `bgctl status` shows why. With --json, `next` is set if there are \
+more tasks than --limit.")]
 pub struct ListArgs {
     /// Only tasks active or ended since this time: 2h (ago), 14:30, today, yesterday, 2026-03-01 or '2026-03-01 14:30'
     #[arg(long, value_name = "WHEN", value_parser = parse_since, allow_hyphen_values = true)]

@@ -513,7 +513,7 @@ pub enum DaemonVerb {
         #[arg(long, value_name = "DURATION", value_parser = parse_ms, allow_hyphen_values = true)]
         grace: Option<u64>,
     },
-    /// Replace the running daemon with the installed program; tasks and clients carry on
+    /// Replace the running daemon with a new version of its program; tasks and clients carry on
     Upgrade {
         /// Another program [default: the path that the running one was started from]
         #[arg(long, value_name = "PATH", value_hint = ValueHint::ExecutablePath)]

@@ -123,7 +123,7 @@ const COLUMNS: [Column; 18] = [
         colour: |_| None,
         only_with_hosts: false,
         shrinks: false,
-        drop_rank: Some(3),
+        drop_rank: Some(2),
     },
     Column {
         field: Field::Cpu,
@@ -235,7 +235,7 @@ const COLUMNS: [Column; 18] = [
         colour: |_| None,
         only_with_hosts: false,
         shrinks: true,
-        drop_rank: Some(2),
+        drop_rank: Some(3),
     },
 ];
 

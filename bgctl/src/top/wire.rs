@@ -348,9 +348,10 @@ impl Wire {
                 }
                 continue;
             }
-            // An unpinned preview stays as it was when selected, once it has shown any output; a pinned one stays attached
-            // to its terminal.
-            let is_followed = is_pinned || pane.is_blank();
+            // An unpinned preview stays as it was when selected, once it has shown any output, until the task has ended; a
+            // pinned one stays attached to its terminal.
+            let has_ended = ui.model.row(key).is_some_and(|row| !row.status.is_active());
+            let is_followed = is_pinned || has_ended || pane.is_blank();
             let is_needed = !is_known || (is_followed && pane.is_stale) || (is_pinned && has_screen);
             if pane.is_asked || !is_needed {
                 continue;

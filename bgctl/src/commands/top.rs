@@ -64,7 +64,7 @@ pub fn run(args: &TopArgs, context: &mut Context) -> Result<Code, Failure> {
             .hint("`bgctl top --once` prints one frame, `bgctl list` the tasks"));
     }
     if is_dumb() {
-        return Err(Failure::usage("this terminal can't be drawn on (TERM is unset or `dumb`)")
+        return Err(Failure::usage("this terminal can't move its cursor (TERM is unset or `dumb`)")
             .hint("`bgctl top --once` prints one frame; or set TERM, for example to xterm-256color"));
     }
     let several = names(context);

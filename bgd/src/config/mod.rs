@@ -487,6 +487,10 @@ mod tests {
                 "[limits]\nmemory = \"12 bananas\"",
                 "`limits.memory` must be a number of bytes, or a string such as \"1GiB\"; `12 bananas` is not a size",
             ),
+            (
+                "[limits]\noutput_bytes = -1",
+                "`limits.output_bytes` must be a number of bytes, or a string such as \"1GiB\"; it is a negative number",
+            ),
             ("tree = \"forest\"", "line 1, column 8: `tree` is `forest`; it must be `auto` or `session`"),
             ("[grace]\ncancel = 5", "`grace.cancel` must be a duration such as \"5s\"; it is a number"),
             ("max_concurrent_tasks = 4.0", "must be a whole number; it is a fraction"),

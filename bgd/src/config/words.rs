@@ -212,7 +212,10 @@ fn wanted(expected: &str, key: &str) -> String {
         "a string" | "string" => "a string in quotes".to_owned(),
         "a sequence" => "a list of strings, such as [\"one\", \"two\"]".to_owned(),
         "a boolean" => "true or false".to_owned(),
-        "an integer or string" | SIZE => "a number of bytes, or a string such as \"1GiB\"".to_owned(),
+        // The parser of sizes calls it so if a number is negative.
+        "an integer or string" | "integer overflow" | SIZE => {
+            "a number of bytes, or a string such as \"1GiB\"".to_owned()
+        }
         _ if is_number(expected) => "a whole number".to_owned(),
         other => other.to_owned(),
     }

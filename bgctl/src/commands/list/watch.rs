@@ -25,7 +25,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// Shows the table until the user or the daemon ends it.
 pub fn run(asked: &ListParams, shown: &Shown, context: &mut Context) -> Result<Code, Failure> {
     if !io::stdout().is_terminal() || !bar::is_drawable() {
-        return Err(Failure::usage("--watch needs a terminal that can be drawn on")
+        return Err(Failure::usage("--watch needs a terminal that can move its cursor")
             .hint("`bgctl events` prints what happens, for programs"));
     }
     let mut drawn = 0;

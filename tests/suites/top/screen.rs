@@ -168,6 +168,16 @@ fn r161_preview_of_a_job_without_output_shows_its_first_output() {
 }
 
 #[test]
+fn r161_preview_shows_end_of_output_once_task_has_ended() {
+    let daemon = TestDaemon::start();
+    writes(&daemon, "ends", "echo begin", "echo end");
+    let mut top = sized(&daemon, &[], (20, 120));
+    top.wait("its beginning", |screen| preview(screen).contains("begin\n"));
+    open_gate(&daemon, "ends");
+    top.wait("its end", |screen| preview(screen).contains("begin\nend\n"));
+}
+
+#[test]
 fn r165_progress_column_follows_task_output() {
     let daemon = TestDaemon::start();
     let id =

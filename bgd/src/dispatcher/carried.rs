@@ -126,10 +126,7 @@ impl Dispatcher {
             return Err(Obstacle::passing("file or process operations are under way"));
         }
         if self.durable.as_ref().is_some_and(|durable| !durable.is_settled()) {
-            let is_troubled = self.durable.as_ref().is_some_and(|durable| durable.trouble.is_some());
-            let what =
-                if is_troubled { self.trouble_words() } else { "the journal is being written".to_owned() };
-            return Err(Obstacle::passing(what));
+            return Err(Obstacle::passing("the journal is being written"));
         }
         if !self.early.is_empty() {
             return Err(Obstacle::passing("a request is waiting for a task to start"));

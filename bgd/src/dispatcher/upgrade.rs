@@ -188,7 +188,14 @@ impl Dispatcher {
             Ok(state) if was_tried => self.take_over(&state, &named, &program),
             Ok(state) => self.try_program(&state, &named, since, program),
             Err(Obstacle::Passing(what)) if waits > PATIENCE => {
-                self.refuse_upgrade(&format!("{what}, and does not end: try again later"));
+                // A journal that can't be written keeps more than its own writes from ending.
+                let is_troubled = self.durable.as_ref().is_some_and(|durable| durable.trouble.is_some());
+                let why = if is_troubled {
+                    self.trouble_words()
+                } else {
+                    format!("{what}, and does not end: try again later")
+                };
+                self.refuse_upgrade(&why);
             }
             Err(Obstacle::Passing(_)) => {
                 if waits > MACHINES {

@@ -776,7 +776,8 @@ class Methods:
         `next` no longer changes. For a completed task it sets `retrieved_at`.
 
         id: Id of the task, or a unique prefix of at least 4 characters.
-        limit: Maximum number of bytes, 0 to 262144. Default 65536.
+        limit: Maximum number of bytes, 0 to 262144. Default 65536. A part of a text ends with a
+            whole character.
         offset: Start in bytes; negative: from the end. Default 0.
         stream: With `split`: which stream. Default: stdout.
         """
@@ -1962,7 +1963,8 @@ class AsyncMethods:
         `next` no longer changes. For a completed task it sets `retrieved_at`.
 
         id: Id of the task, or a unique prefix of at least 4 characters.
-        limit: Maximum number of bytes, 0 to 262144. Default 65536.
+        limit: Maximum number of bytes, 0 to 262144. Default 65536. A part of a text ends with a
+            whole character.
         offset: Start in bytes; negative: from the end. Default 0.
         stream: With `split`: which stream. Default: stdout.
         """

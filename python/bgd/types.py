@@ -1984,7 +1984,9 @@ class OutputParams(_OutputParams, total=False):
     """Params of `task.output`."""
 
     limit: Optional[int]
-    """Maximum number of bytes, 0 to 262144. Default 65536."""
+    """Maximum number of bytes, 0 to 262144. Default 65536. A part of a text ends with a whole
+    character.
+    """
 
     offset: Optional[int]
     """Start in bytes; negative: from the end. Default 0."""

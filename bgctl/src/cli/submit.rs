@@ -33,7 +33,7 @@ EXAMPLES:
   bgctl submit --restart on-failure --ready tcp:8080 -- ./server
   find . -name '*.wav' -print0 | bgctl submit --each - -0 --jobs 4 -- flac {} -o {.}.flac
   bgctl submit --on cluster --cpus 4 --memory 8G --gpus 1 --time-limit 2h -- ./train.sh
-  batch=$(bgctl submit --each seeds.txt --max-fails 3 -- ./train --seed {}) && bgctl block --batch "$batch"
+  batch=$(bgctl submit --each seeds.txt --max-fails 3 -- ./train --seed {}) && bgctl block --batch $batch
 
 The command runs with your environment, folder, umask and resource limits, whoever \
 started the daemon. Its arguments are passed on unchanged; only --shell is interpreted \

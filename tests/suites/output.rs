@@ -174,15 +174,6 @@ fn arbitrary_bytes_are_returned_unchanged() {
 }
 
 #[test]
-fn character_split_by_a_limit_is_sent_as_base64() {
-    let daemon = TestDaemon::start();
-    let id = ended(&daemon, "printf 'aé'");
-    let part = read(&daemon, id, 0, 2);
-    assert_eq!((part.encoding, part.next), (Encoding::Base64, 2));
-    assert_eq!(part.encoding.decode(part.data).unwrap(), b"a\xc3");
-}
-
-#[test]
 fn bgctl_shows_the_tail_or_the_output_since_an_offset() {
     let daemon = TestDaemon::start();
     let id = ended(&daemon, "seq 1 50000; printf last").to_string();

@@ -97,9 +97,6 @@ pub fn params(args: JobArgs, work: Work, machine: Machine) -> Result<SubmitParam
         Work::Argv(words) if words.first().is_none_or(|program| program.is_empty()) => {
             return Err(Failure::usage("no command given: the program name is empty"));
         }
-        Work::Shell(line) if line.as_encoded_bytes().trim_ascii().is_empty() => {
-            return Err(Failure::usage("no command given: the command line is empty"));
-        }
         Work::Argv(words) => {
             SubmitParams { argv: Some(words.into_iter().map(OsText::from).collect()), ..common }
         }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use bgd_tests::shared::failure::FailureKind;
+use bgd_tests::shared::fds;
 use bgd_tests::shared::holder::Note;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{DaemonUpgrade, SubmitParams, TerminalSize};
@@ -133,6 +134,16 @@ fn keeper_socket(daemon: &TestDaemon) -> PathBuf {
     sockets.find(|path| path.exists()).expect("its keeper has a socket")
 }
 
+/// Returns the keeper once its socket shows which process it is: until it listens, the socket names its daemon, and the
+/// next one can't continue it.
+fn listening_keeper(daemon: &TestDaemon) -> Process {
+    let (keeper, path) = (daemon.keeper(), keeper_socket(daemon));
+    wait::poll_until("the keeper listens", || {
+        (fds::peer_pid(&stranger(&path)) == Some(keeper.pid())).then_some(())
+    });
+    keeper
+}
+
 fn state_of(process: &Process) -> char {
     state_in(&process.proc("stat"))
 }
@@ -222,7 +233,7 @@ fn r126_unreadable_program_does_not_delay_daemon_after_upgrade_from_nameless_one
 fn r126_stopped_keeper_is_continued_by_next_daemon() {
     let mut daemon = durable();
     let others = Others::start(&daemon);
-    daemon.keeper().signal(Signal::STOP).expect("a process of this user");
+    listening_keeper(&daemon).signal(Signal::STOP).expect("a process of this user");
     daemon.kill9();
     daemon.launch();
     others.go_on(&daemon);
@@ -258,7 +269,7 @@ fn r126_idle_connection_to_keeper_does_not_delay_it() {
 fn r126_no_daemon_starts_while_keeper_is_unresponsive_as_root() {
     let mut daemon = durable();
     let others = Others::start(&daemon);
-    let stopped = Tracer::stop(&daemon.keeper());
+    let stopped = Tracer::stop(&listening_keeper(&daemon));
     daemon.kill9();
 
     let failure = daemon.try_launch().expect_err("it does not start without its keeper");

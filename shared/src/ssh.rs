@@ -25,9 +25,10 @@ pub fn is_refusal(message: &str) -> bool {
 }
 
 /// Reports whether these settings, printed with [`PRINT_SETTINGS`], leave the detection of a dead connection to the
-/// operating system, which takes hours.
-pub fn needs_keep_alive(settings: &str) -> bool {
-    settings.lines().any(|line| line == "serveraliveinterval 0")
+/// operating system, which takes hours. `None` if ssh did not print them in time, as on a busy machine: then it is better
+/// to override the user's interval than to miss a dead connection.
+pub fn needs_keep_alive(settings: Option<&[u8]>) -> bool {
+    settings.is_none_or(|text| text.split(|byte| *byte == b'\n').any(|line| line == b"serveraliveinterval 0"))
 }
 
 /// Reports whether this path can be the control socket of a shared connection.

@@ -366,8 +366,7 @@ impl<'a> Dial<'a> {
         let text = bounded::read_to_end(&mut reader, BANNER_BYTES, SHORT.min(self.how.within));
         let _ = ssh.kill();
         let _ = ssh.wait();
-        // On a busy machine, it is better to override the user's interval than to miss a dead connection.
-        text.ok().flatten().is_none_or(|text| needs_keep_alive(&String::from_utf8_lossy(&text)))
+        needs_keep_alive(text.ok().flatten().as_deref())
     }
 
     fn failure(&self, trouble: GreetingError, status: Option<ExitStatus>, stderr_text: &str) -> Failure {

@@ -185,11 +185,8 @@ impl Login {
         let mut text = Vec::new();
         let mut beginning = (&mut streams).take(BANNER_BYTES as u64);
         let read = beginning.read_to_end(&mut text);
-        match tokio::time::timeout(self.shell.connect_timeout, read).await {
-            Ok(Ok(_)) => needs_keep_alive(&String::from_utf8_lossy(&text)),
-            // It is better to override the user's interval than to miss a dead connection.
-            Ok(Err(_)) | Err(_) => true,
-        }
+        let is_read = matches!(tokio::time::timeout(self.shell.connect_timeout, read).await, Ok(Ok(_)));
+        needs_keep_alive(is_read.then_some(&*text))
     }
 
     async fn start(&self, options: &[&str], line: &str) -> Result<Session, CommandError> {

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
+use bgd_shared::resources::ExecutorKind;
 use bgd_shared::task::Exit;
 use bgd_shared::usage::LiveUsage;
 use futures_util::future::{BoxFuture, LocalBoxFuture, select_all};
@@ -287,7 +288,8 @@ impl Executors {
 
     /// The same for the executors of tasks elsewhere.
     pub fn is_busy_elsewhere(&self) -> bool {
-        let is_elsewhere = |name: ExecutorName| name != ExecutorName::LOCAL && name != ExecutorName::AGENT;
-        self.0.iter().any(|(name, executor)| is_elsewhere(*name) && executor.is_busy())
+        let mut elsewhere =
+            ExecutorKind::ALL.iter().filter_map(|kind| self.0.get(&ExecutorName::from(*kind)));
+        elsewhere.any(|executor| executor.is_busy())
     }
 }

@@ -16,7 +16,7 @@ pub const KEYS: [(&str, &str); 24] = [
     ("v", "show or hide the preview"),
     ("f", "pin the preview of a task, so that it follows the output (at most 4)"),
     ("Space", "mark a task; the keys below then apply to all marked tasks"),
-    ("y n", "allow or deny what an agent asks"),
+    ("y n", "allow or deny what an agent asks; a question not visible to its end is shown first"),
     ("p", "send a follow-up prompt to the agent of a completed task"),
     ("r", "rerun"),
     ("x", "cancel"),

@@ -160,14 +160,14 @@ impl Pane {
         !matches!(self.source, Source::Nothing)
     }
 
-    /// Returns the lines above the output: an agent's question, plan and tools, resource usage, and why a task failed.
+    /// Returns the open question of its agent.
+    pub fn question(&self) -> Option<&NeedsInput> {
+        self.question.as_ref()
+    }
+
+    /// Returns the lines above the output: an agent's plan and tools, resource usage, and why a task failed.
     pub fn about(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        if let Some(asked) = &self.question {
-            lines.push(format!("asks: {}", clean(&asked.question)));
-            lines.extend(asked.options.iter().map(|option| format!("  {}", clean(&option.name))));
-        }
-        lines.extend(self.plan.iter().cloned());
+        let mut lines = self.plan.clone();
         if self.tool_calls > 0 {
             lines.push(format!("{}: {}", show::count(self.tool_calls, "tool call"), self.tools.join(", ")));
         }

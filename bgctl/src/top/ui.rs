@@ -46,6 +46,8 @@ pub enum Mode {
     Help(usize),
     /// A graph is shown, starting with this line.
     Graph(Vec<String>, usize),
+    /// The whole question of a task's agent is shown, starting with this line.
+    Question(TaskKey, usize),
 }
 
 /// The purpose of a typed line.
@@ -85,6 +87,10 @@ pub struct Ui {
     pub search: Option<super::search::State>,
     /// Whether no keys can be pressed, as only a single frame is printed.
     pub is_still: bool,
+    /// The number of rows for a text that covers the list, in the last frame.
+    pub rows: usize,
+    /// The task and the number of the question of which the last frame showed the end, or all.
+    pub question_shown: Option<(TaskKey, u64)>,
     /// The screen row of the first list line, and the lines drawn last.
     pub drawn: (u16, Vec<Spot>),
 }
@@ -99,6 +105,8 @@ impl Ui {
             outcomes: BTreeMap::new(),
             search: None,
             is_still: false,
+            question_shown: None,
+            rows: 0,
             drawn: (0, Vec::new()),
         }
     }
@@ -125,14 +133,23 @@ impl Ui {
                 }
             },
             Mode::Help(at) => {
-                self.mode = scrolled(at, &key).map_or(Mode::List, Mode::Help);
+                self.mode = self.scrolled(at, &key).map_or(Mode::List, Mode::Help);
                 None
             }
             Mode::Graph(lines, at) => {
                 let most = lines.len().saturating_sub(1);
-                self.mode = scrolled(at, &key).map_or(Mode::List, |at| Mode::Graph(lines, at.min(most)));
+                let at = self.scrolled(at, &key);
+                self.mode = at.map_or(Mode::List, |at| Mode::Graph(lines, at.min(most)));
                 None
             }
+            Mode::Question(task, at) => match key {
+                Key::Char('y') => self.allow(task, at.saturating_add(self.rows)),
+                Key::Char('n') => self.answer(task, "deny"),
+                key => {
+                    self.mode = self.scrolled(at, &key).map_or(Mode::List, |at| Mode::Question(task, at));
+                    None
+                }
+            },
         }
     }
 
@@ -185,6 +202,19 @@ impl Ui {
         None
     }
 
+    /// Returns the first line to show of a text that covers the list, after a key. `None` if the key closes the text.
+    fn scrolled(&self, at: usize, key: &Key) -> Option<usize> {
+        let page = self.rows.max(1);
+        match key {
+            Key::Down | Key::Char('j') => Some(at.saturating_add(1)),
+            Key::Up | Key::Char('k') => Some(at.saturating_sub(1)),
+            Key::PageDown => Some(at.saturating_add(page)),
+            Key::PageUp => Some(at.saturating_sub(page)),
+            Key::Wheel(lines) => Some(at.saturating_add_signed(*lines)),
+            _ => None,
+        }
+    }
+
     /// Handles the keys that act on tasks.
     fn on_tasks(&mut self, key: &Key) -> Option<Want> {
         if let (Key::Enter, Some(Spot::Head(head))) = (key, self.model.selected()) {
@@ -204,8 +234,8 @@ impl Ui {
                 self.model.see(key);
                 Some(Want::Page(key))
             }
-            Key::Char('y') => self.answer("allow"),
-            Key::Char('n') => self.answer("deny"),
+            Key::Char('y') => self.one().and_then(|task| self.allow(task, 0)),
+            Key::Char('n') => self.one().and_then(|task| self.answer(task, "deny")),
             Key::Char('p') => self.prompt(),
             Key::Char('r') => self.rerun(),
             Key::Char('x') => self.end("cancel", TaskCall::Cancel),
@@ -251,9 +281,19 @@ impl Ui {
         Some(Want::Page(key))
     }
 
-    /// Answers the selected task's question. The option is chosen by the same rule as in `bgctl answer`.
-    fn answer(&mut self, word: &str) -> Option<Want> {
-        let key = self.one()?;
+    /// Allows what a task's agent asks if the last frame showed the end of this question; else shows it from this line
+    /// on: nobody is to allow what nobody could read.
+    fn allow(&mut self, key: TaskKey, from: usize) -> Option<Want> {
+        let asked = self.model.row(key).and_then(|row| row.question.as_deref());
+        if asked.is_some_and(|asked| self.question_shown != Some((key, asked.request))) {
+            self.mode = Mode::Question(key, from);
+            return None;
+        }
+        self.answer(key, "allow")
+    }
+
+    /// Answers the question of a task's agent. The option is chosen by the same rule as in `bgctl answer`.
+    fn answer(&mut self, key: TaskKey, word: &str) -> Option<Want> {
         let Some(asked) = self.model.row(key).and_then(|row| row.question.as_deref()) else {
             self.note = Some("this task has no open question".to_owned());
             return None;
@@ -437,18 +477,6 @@ impl Ui {
             return None;
         }
         Some(want)
-    }
-}
-
-/// Returns the first line to show after a key. `None` if the key closes the text.
-fn scrolled(at: usize, key: &Key) -> Option<usize> {
-    match key {
-        Key::Down | Key::Char('j') => Some(at.saturating_add(1)),
-        Key::Up | Key::Char('k') => Some(at.saturating_sub(1)),
-        Key::PageDown => Some(at.saturating_add(10)),
-        Key::PageUp => Some(at.saturating_sub(10)),
-        Key::Wheel(lines) => Some(at.saturating_add_signed(*lines)),
-        _ => None,
     }
 }
 

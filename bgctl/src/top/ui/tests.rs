@@ -91,7 +91,7 @@ impl Ui {
     fn mode_text(&self) -> &str {
         match &self.mode {
             Mode::Typing(_, text) | Mode::Confirm(text, _) => text,
-            Mode::List | Mode::Help(_) | Mode::Graph(..) => "",
+            Mode::List | Mode::Help(_) | Mode::Graph(..) | Mode::Question(..) => "",
         }
     }
 }
@@ -110,10 +110,39 @@ fn r162_y_and_n_answer_an_open_question() {
     let mut task = Task { kind: Kind::Agent, ..task(1, Status::Running) };
     task.progress.needs_input = Some(samples::question());
     let answer = |option: &str| TaskCall::Answer { task: key(1), request: 7, option: Some(option.into()) };
-    assert_eq!(press(&mut ui(std::slice::from_ref(&task)), "y"), Some(Want::Call(answer("once"))));
+    let mut shown = ui(std::slice::from_ref(&task));
+    shown.question_shown = Some((key(1), 7));
+    assert_eq!(press(&mut shown, "y"), Some(Want::Call(answer("once"))));
     assert_eq!(press(&mut ui(&[task]), "n"), Some(Want::Call(answer("reject"))));
     let mut ui = ui(&[self::task(1, Status::Running)]);
     assert_eq!(press(&mut ui, "y"), None);
+    assert_eq!(ui.note.as_deref(), Some("this task has no open question"));
+}
+
+#[test]
+fn r162_question_not_shown_to_its_end_is_shown_before_y_allows_it() {
+    let mut task = Task { kind: Kind::Agent, ..task(1, Status::Running) };
+    task.progress.needs_input = Some(samples::question());
+    let mut ui = ui(std::slice::from_ref(&task));
+    ui.rows = 5;
+    // Another question of this task was shown, and that of another task.
+    for shown in [None, Some((key(1), 6)), Some((key(2), 7))] {
+        ui.question_shown = shown;
+        assert_eq!((press(&mut ui, "y"), &ui.mode), (None, &Mode::Question(key(1), 0)));
+        assert_eq!((press(&mut ui, "y"), &ui.mode), (None, &Mode::Question(key(1), 5)), "a page further");
+        assert_eq!((press(&mut ui, "k"), &ui.mode), (None, &Mode::Question(key(1), 4)));
+        assert_eq!((press(&mut ui, "q"), &ui.mode), (None, &Mode::List));
+    }
+    press(&mut ui, "y");
+    ui.question_shown = Some((key(1), 7));
+    assert!(matches!(press(&mut ui, "y"), Some(Want::Call(TaskCall::Answer { request: 7, .. }))));
+    assert_eq!(ui.mode, Mode::List);
+    ui.question_shown = None;
+    assert!(matches!(press(&mut ui, "yn"), Some(Want::Call(TaskCall::Answer { request: 7, .. }))));
+    press(&mut ui, "y");
+    task.progress.needs_input = None;
+    ui.model.put_listed(HostNo::default(), &task, &Clock::of_tests());
+    assert_eq!((press(&mut ui, "y"), &ui.mode), (None, &Mode::List));
     assert_eq!(ui.note.as_deref(), Some("this task has no open question"));
 }
 

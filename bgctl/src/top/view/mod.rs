@@ -3,6 +3,7 @@
 mod help;
 mod list;
 mod preview;
+mod question;
 mod scene;
 mod text;
 
@@ -46,18 +47,32 @@ pub fn draw(ui: &mut Ui, scene: &Scene<'_>, buffer: &mut Buffer) -> Frame {
     let body = Rect::new(area.x, area.y + 1, area.width, area.height - 1 - footer);
     let (below_title, preview) = parted(ui, body);
     list::draw(ui, scene, below_title, buffer, &mut frame);
-    if let Some(preview) = preview {
-        preview::draw(ui, scene, preview, buffer, &mut frame);
-    }
+    ui.question_shown = preview.and_then(|preview| preview::draw(ui, scene, preview, buffer, &mut frame));
+    over(ui, body, buffer);
     if footer > 0 {
         frame.cursor = foot(ui, scene, line(area, area.height - 1), buffer);
     }
+    frame
+}
+
+/// Draws what covers the list: the keys, a graph or a question.
+fn over(ui: &mut Ui, body: Rect, buffer: &mut Buffer) {
+    ui.rows = usize::from(body.height.saturating_sub(1));
     match &mut ui.mode {
         Mode::Help(at) => boxed("Keys", &help::lines(usize::from(body.width)), at, body, buffer),
         Mode::Graph(lines, at) => boxed("Dependencies", lines, at, body, buffer),
+        Mode::Question(key, at) => {
+            let Some(row) = ui.model.row(*key) else { return };
+            let asked = row.question.as_deref();
+            let lines =
+                asked.map(|asked| question::lines(asked, usize::from(body.width))).unwrap_or_default();
+            let title = format!("{} {} asks", key.short(), row.description);
+            boxed(&title, &lines, at, body, buffer);
+            let shows_end = *at + ui.rows >= lines.len();
+            ui.question_shown = asked.filter(|_| shows_end).map(|asked| (*key, asked.request));
+        }
         Mode::List | Mode::Typing(..) | Mode::Confirm(..) => {}
     }
-    frame
 }
 
 /// Divides the screen into the list and the preview. The list gets half of the screen, or more if its columns need
@@ -177,7 +192,15 @@ fn foot(ui: &Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) -> Option<(
             put(buffer, area, 0, question, scene.style(Color::Yellow).add_modifier(Modifier::BOLD));
             return None;
         }
-        Mode::List | Mode::Help(_) | Mode::Graph(..) => {
+        Mode::Question(key, _)
+            if let Some(asked) = ui.model.row(*key).and_then(|row| row.question.as_deref()) =>
+        {
+            let shows_end = ui.question_shown == Some((*key, asked.request));
+            let keys = question::keys(asked, shows_end);
+            put(buffer, area, 0, &keys, scene.style(Color::Yellow).add_modifier(Modifier::BOLD));
+            return None;
+        }
+        Mode::List | Mode::Help(_) | Mode::Graph(..) | Mode::Question(..) => {
             let dim = Style::new().add_modifier(Modifier::DIM);
             match &ui.note {
                 Some(note) => put(buffer, area, 0, note, Style::new()),

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use bgd_shared::consumption::{AgentUsage, Amount, Cost, PlanStep, StepStatus};
 use bgd_shared::id::TaskId;
+use bgd_shared::question::NeedsInput;
 use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
 use bgd_shared::usage::Usage;
@@ -256,6 +257,43 @@ fn r161_preview_is_beside_the_list_if_there_is_room() {
     ui.key(Key::Char('v'));
     let (_, frame) = drawn(&mut ui, &panes, (14, 80));
     assert_eq!(frame.previews, [(key(1), Rect::new(0, 7, 80, 6))], "below it on demand");
+}
+
+#[test]
+fn r162_y_allows_only_a_question_whose_end_is_visible() {
+    let mut ui = ui();
+    let mut asking = task(1, Status::Running, "review the code");
+    let mut ask = |ui: &mut Ui, question: &str, size| {
+        asking.progress.needs_input = Some(NeedsInput { question: question.into(), ..samples::question() });
+        ui.model.put_listed(HostNo::default(), &asking, &Clock::of_tests());
+        let mut pane = Pane::default();
+        pane.set_task(&asking);
+        drawn(ui, &HashMap::from([(id(1), pane)]), size).0
+    };
+    let long = format!("Run `make{}; rm -rf /`?", " ".repeat(2000));
+    ask(&mut ui, "Run `make`?", (14, 170));
+    assert_eq!(ui.question_shown, Some((key(1), 7)), "the preview has all of it");
+    ask(&mut ui, &long, (14, 170));
+    assert_eq!(ui.question_shown, None);
+    let lines = ask(&mut ui, "Run `make`?", (14, 80));
+    assert_eq!(ui.question_shown, None, "there is no preview: {lines:#?}");
+
+    ui.key(Key::Char('y'));
+    let lines = ask(&mut ui, "Run `make`?", (14, 80));
+    assert_eq!((lines[1].as_str(), lines[2].as_str()), ("00000001 review the code asks", "Run `make`?"));
+    assert_eq!(lines[13], "y Allow once  n No  any other key returns");
+    assert_eq!(ui.question_shown, Some((key(1), 7)));
+
+    let lines = ask(&mut ui, &long, (14, 80));
+    assert!(lines[1].contains("1-12 of 29") && lines[13].starts_with("y show the rest"), "{lines:#?}");
+    assert_eq!(ui.question_shown, None);
+    for _ in 0..2 {
+        assert_eq!(ui.key(Key::Char('y')), None);
+        ask(&mut ui, &long, (14, 80));
+    }
+    let lines = ask(&mut ui, &long, (14, 80));
+    assert!(lines.iter().any(|line| line.contains("rm -rf /`?")), "{lines:#?}");
+    assert!(ui.key(Key::Char('y')).is_some());
 }
 
 #[test]

@@ -22,6 +22,24 @@ pub fn fold(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
+/// Breaks a line into lines of this many columns, without leaving anything out.
+pub fn broken(line: &str, columns: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let mut taken = 0;
+    for c in line.chars() {
+        let columns_of = width(c.encode_utf8(&mut [0; 4]));
+        if taken + columns_of > columns && taken > 0 {
+            lines.push(String::new());
+            taken = 0;
+        }
+        if let Some(last) = lines.last_mut() {
+            last.push(c);
+        }
+        taken += columns_of;
+    }
+    lines
+}
+
 /// Writes a text on one line of an area, from this column on. Returns the column after it.
 pub fn put(buffer: &mut Buffer, area: Rect, column: u16, text: &str, style: Style) -> u16 {
     let left = area.width.saturating_sub(column);
@@ -51,6 +69,13 @@ mod tests {
         assert_eq!(fold("a bc  def", 4), ["a bc", "def"]);
         assert_eq!(fold("漢字 x longer", 4), ["漢字", "x", "longer"]);
         assert_eq!((fold("", 4), fold("ab c", 0)), (vec![String::new()], vec!["ab".into(), "c".into()]));
+    }
+
+    #[test]
+    fn line_breaks_at_any_character_and_keeps_all() {
+        assert_eq!(broken("ab  c", 3), ["ab ", " c"]);
+        assert_eq!(broken("a漢字", 2), ["a", "漢", "字"]);
+        assert_eq!((broken("", 3), broken("ab", 0)), (vec![String::new()], vec!["a".into(), "b".into()]));
     }
 
     proptest! {

@@ -120,6 +120,17 @@ fn r05_cancel_ends_agent_process_of_turn_that_never_ends() {
 }
 
 #[test]
+fn r05_cancel_ends_agent_that_hangs_after_rejecting_a_prompt() {
+    let daemon = FakeDaemon::with(SHORT_GRACE, &["--list-after", "never"], "");
+    let id = daemon.prompt("say half; error -32603 no");
+    let process = daemon.agent_process(id);
+    // It is asked whether it still has the session, and does not answer.
+    daemon.fake_home().wait_received("session/list", 1);
+    assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
+    assert!(!process.is_alive(), "it was not ended by force");
+}
+
+#[test]
 fn r04_agent_process_of_turn_that_ignores_its_time_limit_is_ended() {
     let daemon = FakeDaemon::with(SHORT_GRACE, &[], "");
     let params = SubmitParams { time_limit_ms: Some(200), ..daemon.prompt_params("no-answer") };

@@ -262,7 +262,10 @@ impl Turn {
         self.shown.hide();
         let end = match end {
             // Before the prompt counts as accepted, as a forgotten session leaves the task as it was.
-            Some(TurnEnd::Rejected(why)) => talk.live.connection.judge(&talk.opened.key, why).await,
+            Some(TurnEnd::Rejected(why)) => self.judged(why, manager, &mut talk).await,
+            end => end,
+        };
+        let end = match end {
             Some(end) => end,
             None => force(manager, lease).await,
         };
@@ -360,6 +363,25 @@ impl Turn {
                 () = &mut accepted, if matches!(talk.phase, Phase::Starting) => self.accepted(talk),
                 // The sender lives as long as the manager.
                 Ok(()) = hold.changed() => {}
+            }
+        }
+    }
+
+    /// Finds out whether the agent rejected the prompt because it has forgotten the session. Returns `None` if the turn
+    /// must be ended by force meanwhile.
+    async fn judged(&mut self, why: Box<str>, manager: &Rc<Manager>, talk: &mut Talk) -> Option<TurnEnd> {
+        let (live, key) = (Rc::clone(&talk.live), Arc::clone(&talk.opened.key));
+        let judging = live.connection.judge(&key, why);
+        tokio::pin!(judging);
+        loop {
+            tokio::select! {
+                biased;
+                Some(control) = self.control.recv() => {
+                    if self.handle_control(control, talk, manager) {
+                        return None;
+                    }
+                }
+                end = &mut judging => return Some(end),
             }
         }
     }

@@ -244,6 +244,22 @@ fn r112_refused_part_discards_its_batch() {
 }
 
 #[test]
+fn r112_placeholder_outside_the_command_causes_a_warning() {
+    let daemon = TestDaemon::start();
+    for (words, option) in [
+        (&["-d", "make {}"][..], "--description"),
+        (&["--tag", "{}"], "--tag"),
+        (&["--env", "ITEM={}"], "--env"),
+    ] {
+        let outcome = each(&daemon, b"a\n", &[words, &["--hold", "--", "echo", "{}"]].concat()).success();
+        let words = format!("{{}} is replaced only in the command, not in {option}");
+        assert!(outcome.stderr.contains(&words), "{}", outcome.stderr);
+    }
+    let outcome = each(&daemon, b"a\n", &["-d", "make", "--hold", "--", "echo", "{}"]).success();
+    assert_eq!(outcome.stderr, "");
+}
+
+#[test]
 fn r112_invalid_items_or_options_are_reported_and_submit_nothing() {
     let daemon = TestDaemon::start();
     let long = [b"short\n".to_vec(), vec![b'x'; 10 << 20]].concat();

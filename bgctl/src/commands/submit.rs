@@ -13,7 +13,7 @@ use bgd_shared::task::Task;
 use bgd_shared::time::Timestamp;
 
 use self::each::{Each, Separator};
-use crate::cli::{EachArgs, SubmitArgs};
+use crate::cli::{EachArgs, JobArgs, SubmitArgs};
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
@@ -133,6 +133,7 @@ fn each_of(file: OsString, mut args: SubmitArgs, context: &mut Context) -> Resul
     let each = Each { file, end: if null { Separator::Nul } else { Separator::Newline }, jobs, max_fails };
     // Read all items before asking the daemon for anything.
     let parts = each::parts(&each, &args.command)?;
+    let unreplaced = unreplaced(&args.job);
     let after = pick::after(std::mem::take(&mut args.order.after), context)?;
     let common = SubmitParams { after, ..params(args, None, None, Machine::of(&context.link)?)? };
     let first = parts.first().and_then(|part| part.first()).cloned();
@@ -144,10 +145,25 @@ fn each_of(file: OsString, mut args: SubmitArgs, context: &mut Context) -> Resul
     }
     context.print(&format!("{}\n", submitted.batch))?;
     context.flush()?;
-    for warning in &warnings {
+    for warning in unreplaced.iter().chain(&warnings) {
         warn(warning);
     }
     Ok(Code::OK)
+}
+
+/// Warns of options that contain `{}`, which is replaced only in the command.
+fn unreplaced(job: &JobArgs) -> Option<String> {
+    let has_place = |text: &String| text.contains("{}");
+    let option = if job.description.iter().any(has_place) {
+        "--description"
+    } else if job.tags.iter().any(has_place) {
+        "--tag"
+    } else if job.env.iter().any(|(_, value)| has_place(value)) {
+        "--env"
+    } else {
+        return None;
+    };
+    Some(format!("{{}} is replaced only in the command, not in {option}"))
 }
 
 /// Returns the prompt, if there is one: from its option, or in place of the command.
@@ -211,7 +227,7 @@ mod tests {
     use bgd_shared::agent::{AgentSettings, Setting};
 
     use super::*;
-    use crate::cli::{JobArgs, SettingArgs};
+    use crate::cli::SettingArgs;
 
     #[test]
     fn command_is_a_prompt_only_with_agent_option() {

@@ -241,7 +241,10 @@ fn bgctl_block_exit_code_reflects_outcome() {
     let id = gate.to_string();
     let timed_out = daemon.run(&["block", "--timeout", "10ms", &good, &id]).expect_code(75);
     assert!(timed_out.stdout_text().contains("running"), "{}", timed_out.stdout_text());
-    daemon.run(&["block", "--timeout", "10ms", "--exit-code", &id]).expect_code(75);
+    assert_eq!(timed_out.stderr, "bgctl: timed out after 10ms\n");
+    let timed_out = daemon.run(&["block", "--timeout", "10ms", "--exit-code", &id]).expect_code(75);
+    assert_eq!(timed_out.stderr, "bgctl: timed out after 10ms\n");
+    assert_eq!(daemon.run(&["block", "--timeout", "0", &id]).expect_code(75).stderr, "", "it only looks");
     daemon.run(&["block", "--any", &id, &good]).expect_code(0);
     daemon.run(&["block", "--any", &id, &bad]).expect_code(1);
     let result: BlockResult =

@@ -23,6 +23,7 @@ use self::seen::Seen;
 use super::line::{self, Wanted};
 use crate::cli::BlockArgs;
 use crate::context::Context;
+use crate::duration::show_ms;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{Heard, Listener, sleep};
@@ -89,6 +90,10 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
         context.flush()?;
         for remark in remarks(&result) {
             say(format_args!("{remark}"));
+        }
+        // A timeout of 0 only asks for the current state.
+        if let (true, Some(ms @ 1..)) = (result.timed_out, args.timeout.0) {
+            say(format_args!("bgctl: timed out after {}", show_ms(ms)));
         }
     }
     let code = match args.until {

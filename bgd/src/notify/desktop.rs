@@ -3,8 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::ffi::OsString;
-use std::fmt::Write as _;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -17,6 +16,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::notice::{Notice, NoticeKind, Part};
 use bgd_shared::{show, text};
 use futures_util::future::LocalBoxFuture;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
 use serde_json::value::{RawValue, to_raw_value};
 use zbus::address::Transport;
 use zbus::address::transport::UnixSocket;
@@ -175,9 +175,9 @@ fn connected(address: &str) -> zbus::Result<UnixStream> {
     let address = Address::try_from(address)?;
     let Transport::Unix(unix) = address.transport() else { return Err(zbus::Error::Unsupported) };
     let stream = match unix.path() {
-        UnixSocket::File(path) => UnixStream::connect(decoded(path)),
+        UnixSocket::File(path) => UnixStream::connect(OsString::from_vec(decoded(path.as_os_str()))),
         UnixSocket::Abstract(name) => {
-            SocketAddr::from_abstract_name(name.as_bytes()).and_then(|name| UnixStream::connect_addr(&name))
+            SocketAddr::from_abstract_name(decoded(name)).and_then(|name| UnixStream::connect_addr(&name))
         }
         // With `dir` or `tmpdir`, the path is a folder in which a server creates its socket.
         _ => Err(io::ErrorKind::Unsupported.into()),
@@ -185,37 +185,17 @@ fn connected(address: &str) -> zbus::Result<UnixStream> {
     stream.map_err(|error| zbus::Error::Connection(Arc::new(error), Box::new(address)))
 }
 
-/// Percent-decodes a path in a D-Bus address.
-fn decoded(path: &Path) -> PathBuf {
-    let mut bytes = path.as_os_str().as_bytes();
-    let mut decoded = Vec::with_capacity(bytes.len());
-    while let [first, rest @ ..] = bytes {
-        let hex = rest.get(..2).filter(|_| *first == b'%').and_then(|hex| std::str::from_utf8(hex).ok());
-        if let Some(byte) = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-            decoded.push(byte);
-            bytes = &rest[2..];
-        } else {
-            decoded.push(*first);
-            bytes = rest;
-        }
-    }
-    OsString::from_vec(decoded).into()
+/// Percent-decodes a value of a D-Bus address. Anything else than a byte in hexadecimal digits is no escape.
+fn decoded(value: &OsStr) -> Vec<u8> {
+    percent_decode(value.as_bytes()).collect()
 }
+
+/// The bytes that are escaped in an address; the specification lets only these others stand for themselves.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'/').remove(b'.');
 
 /// Returns the D-Bus address of a socket at this path.
 fn address_of(socket: &Path) -> String {
-    let mut address = "unix:path=".to_owned();
-    for byte in socket.as_os_str().as_encoded_bytes() {
-        match byte {
-            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'_' | b'/' | b'.' => {
-                address.push(char::from(*byte));
-            }
-            byte => {
-                let _ = write!(address, "%{byte:02x}");
-            }
-        }
-    }
-    address
+    format!("unix:path={}", percent_encode(socket.as_os_str().as_bytes(), ESCAPED))
 }
 
 /// Describes an error in one sentence.
@@ -266,7 +246,7 @@ mod tests {
     #[test]
     fn bus_path_is_escaped_in_the_address() {
         assert_eq!(address_of(Path::new("/run/user/0/bus")), "unix:path=/run/user/0/bus");
-        assert_eq!(address_of(Path::new("/tmp/a b;ü")), "unix:path=/tmp/a%20b%3b%c3%bc");
+        assert_eq!(address_of(Path::new("/tmp/a b;ü")), "unix:path=/tmp/a%20b%3B%C3%BC");
     }
 
     #[test]
@@ -276,7 +256,19 @@ mod tests {
         let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         connected(&address_of(&socket)).expect("a connection");
         listener.accept().unwrap();
-        assert_eq!(decoded(Path::new("/a%2")), Path::new("/a%2"), "no escape");
+        for path in ["/a%2", "/a%+1", "/a%"] {
+            assert_eq!(decoded(OsStr::new(path)), path.as_bytes(), "no escape");
+        }
+    }
+
+    #[test]
+    fn r51_bus_with_escaped_abstract_name_is_connected() {
+        let name = format!("bgd test;{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let listener = std::os::unix::net::UnixListener::bind_addr(&address).unwrap();
+        connected(&format!("unix:abstract={}", name.replace(' ', "%20").replace(';', "%3b")))
+            .expect("a connection");
+        listener.accept().unwrap();
     }
 
     #[test]

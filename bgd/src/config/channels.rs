@@ -162,17 +162,32 @@ impl ChannelConfig {
 
     /// Lists the keys that only some types accept, and whether each is set.
     fn given(&self) -> [(&'static str, bool); 10] {
+        // Without `..`: a key that is missing here would be accepted with every type.
+        let Self {
+            kind: _,
+            command,
+            env,
+            url,
+            headers,
+            token,
+            token_file,
+            chat_id,
+            channel_id,
+            api_base,
+            timeout,
+            started: _,
+        } = self;
         [
-            ("command", self.command.is_some()),
-            ("env", self.env.is_some()),
-            ("url", self.url.is_some()),
-            ("headers", self.headers.is_some()),
-            ("token", self.token.is_some()),
-            ("token_file", self.token_file.is_some()),
-            ("chat_id", self.chat_id.is_some()),
-            ("channel_id", self.channel_id.is_some()),
-            ("api_base", self.api_base.is_some()),
-            ("timeout", self.timeout.is_some()),
+            ("command", command.is_some()),
+            ("env", env.is_some()),
+            ("url", url.is_some()),
+            ("headers", headers.is_some()),
+            ("token", token.is_some()),
+            ("token_file", token_file.is_some()),
+            ("chat_id", chat_id.is_some()),
+            ("channel_id", channel_id.is_some()),
+            ("api_base", api_base.is_some()),
+            ("timeout", timeout.is_some()),
         ]
     }
 
@@ -340,6 +355,13 @@ mod tests {
         for chat in Chat::ALL {
             assert!(KEYS.contains(&chat.descriptor().chat_key), "{chat:?}");
         }
+    }
+
+    #[test]
+    fn each_key_is_of_all_types_or_checked_against_them() {
+        let given = ChannelConfig::default().given();
+        let keys = ["type"].into_iter().chain(given.into_iter().map(|(key, _)| key)).chain(["started"]);
+        assert!(keys.eq(KEYS));
     }
 
     #[test]

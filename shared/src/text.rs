@@ -15,8 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Returns the longest prefix of a text that has at most `bytes` bytes and ends at a character boundary.
 pub fn beginning(text: &str, bytes: usize) -> &str {
-    let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
-    &text[..end]
+    &text[..text.floor_char_boundary(bytes)]
 }
 
 /// Returns the first `chars` characters of a text, with an ellipsis if there are more.

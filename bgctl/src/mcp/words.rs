@@ -41,15 +41,8 @@ pub fn excerpt(text: &str, most: usize, kind: Kind) -> Excerpt {
         return Excerpt { text: text.to_owned(), is_cut: false };
     }
     let part = match kind {
-        Kind::Agent => {
-            let end = (0..=most).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-            format!("{} …", &text[..end])
-        }
-        Kind::Process => {
-            let from = text.len() - most;
-            let begin = (from..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
-            format!("… {}", &text[begin..])
-        }
+        Kind::Agent => format!("{} …", &text[..text.floor_char_boundary(most)]),
+        Kind::Process => format!("… {}", &text[text.ceil_char_boundary(text.len() - most)..]),
     };
     Excerpt { text: part, is_cut: true }
 }

@@ -103,11 +103,9 @@ impl LastMessage {
     /// Cuts off the beginning beyond [`ANSWER_BYTES`].
     fn bound(&mut self) {
         let surplus = self.said.len().saturating_sub(ANSWER_BYTES);
-        let cut = (surplus..self.said.len()).find(|at| self.said.is_char_boundary(*at)).unwrap_or(surplus);
-        if surplus > 0 {
-            self.said.drain(..cut);
-            self.cut += cut as u64;
-        }
+        let cut = self.said.ceil_char_boundary(surplus);
+        self.said.drain(..cut);
+        self.cut += cut as u64;
     }
 
     /// Returns the answer, and how many bytes were cut off before it.

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use memchr::memchr;
 use rmcp::model::{ErrorCode, RequestId};
 use rmcp::service::{RoleServer, RxJsonRpcMessage};
 use serde::de::{DeserializeSeed, Deserializer as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -47,7 +48,7 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
         loop {
             // An unreadable input counts as ended.
             let Ok(bytes @ [_, ..]) = self.input.fill_buf().await else { return Line::End };
-            let end = bytes.iter().position(|byte| *byte == b'\n');
+            let end = memchr(b'\n', bytes);
             let count = end.map_or(bytes.len(), |end| end + 1);
             let fits = self.line.len() + count <= LINE_BYTES;
             if !self.skips && fits {

@@ -1,6 +1,7 @@
 //! Writes MCP messages to standard output, one per line. rmcp's own writer omits the id of an error that answers no
 //! request; JSON-RPC requires it to be null.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ struct State {
     /// `None` once closed.
     writer: Option<StdioWriter>,
     /// Bytes not written yet: if a write is cancelled, the next one writes the rest of its line first.
-    pending: Vec<u8>,
+    pending: VecDeque<u8>,
 }
 
 /// An error that answers no request.
@@ -32,7 +33,7 @@ struct Unasked<'a> {
 
 impl Output {
     pub fn new(writer: StdioWriter) -> Self {
-        Self(Arc::new(Mutex::new(State { writer: Some(writer), pending: Vec::new() })))
+        Self(Arc::new(Mutex::new(State { writer: Some(writer), pending: VecDeque::new() })))
     }
 
     /// Writes a message.
@@ -49,14 +50,8 @@ impl Output {
             let mut state = state.lock().await;
             let State { writer, pending } = &mut *state;
             let Some(writer) = writer else { return Err(io::ErrorKind::NotConnected.into()) };
-            pending.extend_from_slice(&line);
-            while !pending.is_empty() {
-                let count = writer.write(pending).await?;
-                if count == 0 {
-                    return Err(io::ErrorKind::WriteZero.into());
-                }
-                pending.drain(..count);
-            }
+            pending.extend(line);
+            writer.write_all_buf(pending).await?;
             writer.flush().await
         }
     }

@@ -57,6 +57,7 @@ pub mod time;
 pub mod titles;
 pub mod transport;
 pub mod usage;
+pub mod width;
 
 /// Version of the wire protocol. Only changes that are not additions increase it.
 pub const PROTOCOL: u32 = 1;

@@ -26,8 +26,8 @@ use bgd_shared::id::TaskId;
 use bgd_shared::notice::{Notice, NoticeKind};
 use bgd_shared::show;
 use bgd_shared::text::Env;
+use bgd_shared::width::{cut, width};
 use serde::{Deserialize, Serialize};
-use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use crate::core::SubmitterLocation;
 use crate::notice;
@@ -112,28 +112,13 @@ impl Line {
         let columns = usize::from(columns);
         let whole = self.name.chars().count();
         for (hint, least) in [(&*self.hint, NAME_COLUMNS), ("", 2)] {
-            let fits = |most: &usize| self.with(&show::shortened(&self.name, *most), hint).width() <= columns;
+            let fits = |most: &usize| width(&self.with(&show::shortened(&self.name, *most), hint)) <= columns;
             if let Some(most) = (whole.min(least)..=whole.min(columns)).rev().find(fits) {
                 return self.with(&show::shortened(&self.name, most), hint);
             }
         }
-        cut(&self.head, columns)
+        cut(&self.head, columns, "…")
     }
-}
-
-/// Returns the beginning of a text that fits in this number of columns.
-fn cut(text: &str, columns: usize) -> String {
-    if text.width() <= columns {
-        return text.to_owned();
-    }
-    let mut taken = 0;
-    let fits = |c: &char| {
-        taken += c.width().unwrap_or(0);
-        taken < columns
-    };
-    let mut cut: String = text.chars().take_while(fits).collect();
-    cut.push('…');
-    cut
 }
 
 /// Returns the sequences that insert lines above the cursor's line, in which the cursor keeps its position.
@@ -214,8 +199,16 @@ mod tests {
         assert_eq!(line.fitting(17), "[DONE] 3f2a: \"a…\"");
         assert_eq!(line.fitting(10), "[DONE] 3f…");
         assert_eq!(plain("abcdef").fitting(6), "abcdef");
-        assert_eq!(cut("abcdefg", 6), "abcde…");
-        assert_eq!(cut("日本語日本語", 7), "日本語…");
+        assert_eq!(plain("日本語日本語").fitting(7), "日本語…");
+    }
+
+    #[test]
+    fn line_with_pictures_keeps_the_column_limit() {
+        let text = "\u{2600}\u{fe0f}".repeat(8);
+        for columns in 0..8 {
+            let fitting = plain(&text).fitting(columns);
+            assert!(width(&fitting) <= usize::from(columns), "{fitting} in {columns} columns");
+        }
     }
 
     #[test]

@@ -460,6 +460,9 @@ impl Ui {
                 return None;
             }
         };
+        if words.is_empty() {
+            return None;
+        }
         if words.first().is_some_and(|word| word == "bgctl") {
             words.remove(0);
         }

@@ -1,36 +1,16 @@
-//! A typed verb: splits it into words as a shell does, at blanks, with quotes and backslashes, without any expansion;
-//! and determines whether it ends work or names a host, as `bgctl` itself would parse it.
+//! A typed verb: splits it into words as a shell does, at blanks, with quotes, backslashes and comments, without any
+//! expansion; and determines whether it ends work or names a host, as `bgctl` itself would parse it.
 
 use std::ffi::OsString;
 
 use crate::cli::{self, DaemonVerb, Globals, SessionVerb, Verb};
 
-/// Splits a text into words.
+/// Splits a text into words; there are none in a comment.
 ///
 /// # Errors
-/// A quote is not closed.
+/// A quote is not closed, or nothing follows a backslash.
 pub fn split(text: &str) -> Result<Vec<String>, String> {
-    let mut words = Vec::new();
-    let mut word: Option<String> = None;
-    let mut quote = None;
-    let mut rest = text.chars();
-    while let Some(c) = rest.next() {
-        match (quote, c) {
-            (Some(open), c) if c == open => quote = None,
-            (None, '\'' | '"') => {
-                quote = Some(c);
-                word.get_or_insert_default();
-            }
-            (None | Some('"'), '\\') => word.get_or_insert_default().extend(rest.next()),
-            (None, c) if c.is_whitespace() => words.extend(word.take()),
-            (_, c) => word.get_or_insert_default().push(c),
-        }
-    }
-    if let Some(open) = quote {
-        return Err(format!("the {open} is not closed"));
-    }
-    words.extend(word);
-    Ok(words)
+    shlex::split(text).ok_or_else(|| "a quote is not closed, or the last character is a backslash".to_owned())
 }
 
 /// Parses these words as `bgctl` would on a terminal, which is where the verb will run. `None` if they are invalid.
@@ -65,7 +45,9 @@ mod tests {
             split(r#" submit -d 'a  b' "x\"y" c\ d '' "#).unwrap(),
             ["submit", "-d", "a  b", "x\"y", "c d", ""]
         );
+        assert_eq!(split(r#"submit "a\b\$" 'c\d' e#f # g"#).unwrap(), ["submit", r"a\b$", r"c\d", "e#f"]);
         assert!(split("submit 'x").unwrap_err().contains("not closed"));
+        assert!(split("submit x\\").unwrap_err().contains("backslash"));
         assert!(split(" \t").unwrap().is_empty());
     }
 

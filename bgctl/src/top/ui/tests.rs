@@ -85,6 +85,7 @@ fn r162_typed_verbs_that_end_work_ask_for_confirmation() {
     assert_eq!(press(&mut ui, ":list 'x\r"), None);
     assert!(ui.note.as_deref().unwrap().contains("not closed"));
     assert_eq!(press(&mut ui, ":  \r"), None);
+    assert_eq!(press(&mut ui, ":# cancel --all\r"), None);
 }
 
 impl Ui {

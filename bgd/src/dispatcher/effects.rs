@@ -59,6 +59,8 @@ impl Dispatcher {
                     if let Reply::ShutDown { cancelled, left } = reply {
                         log_stop(cancelled, left);
                     }
+                    // The core replies to a request right after its controls, even if the call is gone by now.
+                    let (done, is_signal) = (std::mem::take(&mut done), std::mem::take(&mut is_signal));
                     let Some((answer, shape)) = self.pending.remove(&to) else { continue };
                     match reply {
                         Reply::Cleared { cleared } => {
@@ -68,12 +70,10 @@ impl Dispatcher {
                             let result = SessionEndResult { cancelled, cleared };
                             clears.push((answer, Clear::Session(result)));
                         }
-                        reply => match (reply, std::mem::take(&mut done)) {
-                            (reply @ (Reply::Task(_) | Reply::Tasks(_)), done) if !done.is_empty() => {
-                                self.reply_later(answer, &reply, (done, is_signal));
-                            }
-                            (reply, _) => self.reply(answer, shape, reply),
-                        },
+                        reply @ (Reply::Task(_) | Reply::Tasks(_)) if !done.is_empty() => {
+                            self.reply_later(answer, &reply, (done, is_signal));
+                        }
+                        reply => self.reply(answer, shape, reply),
                     }
                 }
                 Effect::Exit => self.begin_closing(),

@@ -11,8 +11,8 @@ use std::thread;
 
 use bgd_tests::handed::{Job, ended_with_open_pipe, line_of};
 use bgd_tests::shared::request::{
-    Encoding, ExitParams, HandoffStream, ListParams, ResizeParams, SignalParams, SubmitParams, TaskExit,
-    TaskList, TaskResize, TaskSignal, TaskWrite, WriteParams, WriteResult,
+    Encoding, ExitParams, HandoffStream, IdParams, ListParams, ResizeParams, SignalParams, SubmitParams,
+    TaskExit, TaskGet, TaskList, TaskResize, TaskSignal, TaskWrite, WriteParams, WriteResult,
 };
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::upgrades::{failing, has_only_threads, lasting_threads, refused, upgrade};
@@ -320,6 +320,24 @@ fn r121_handed_over_process_tree_and_exit_stay_tracked_after_upgrade() {
     assert!(daemon.task(id).lingering);
     wait::for_reader(&rest, "over\n");
     wait::poll_until("nothing lingers", || (!daemon.task(id).lingering).then_some(()));
+}
+
+/// Nobody waits for the answer any more.
+#[test]
+fn r121_reported_exit_of_a_running_job_blocks_no_upgrade_once_the_reporter_is_gone() {
+    let daemon = TestDaemon::start();
+    let (mut job, pipe) = Job::shell(&daemon, "read word; exit 7");
+    let id = job.hand_over_pipe(&daemon, &pipe).id;
+    drop(pipe);
+    let mut reporter = daemon.client();
+    reporter.send::<TaskExit>(&ExitParams { id: id.into(), exit: Exit::Code(3) }, &[]).unwrap();
+    // The reply shows that the daemon has already received the report.
+    reporter.call::<TaskGet>(&IdParams { id: id.into() }).unwrap();
+    drop(reporter);
+    upgrade(&daemon);
+    job.say("end");
+    // What the system reports takes precedence.
+    assert_eq!(daemon.block(&[id])[0].exit, Some(Exit::Code(7)));
 }
 
 #[test]

@@ -79,6 +79,7 @@ impl Dispatcher {
                 Effect::Exit => self.begin_closing(),
             }
         }
+        self.answer_known_exits();
         self.remove_outputs(forgotten, clears);
         for task in ended {
             // The task's start may hang; calls no longer wait for it.

@@ -78,7 +78,7 @@ impl Dispatcher {
             let error = RpcError::new(ErrorKind::InvalidParams, message);
             return answer.refuse(&error.hint("the daemon already knows how its own processes ended"));
         }
-        if !matches!(snapshot.state, State::Running { .. } | State::Stopping { exit: None, .. }) {
+        if !awaits_exit(&snapshot.state) {
             return answer.give(&TaskResult { task: view::task(&snapshot, &self.context.folder) });
         }
         if let Some(executor) = self.executors.of(HANDOFF_EXECUTOR) {
@@ -87,17 +87,25 @@ impl Dispatcher {
         self.exits.entry(snapshot.id).or_default().push(answer);
     }
 
-    /// Answers the clients that reported the exit of a process, as its end is now known.
-    pub(super) fn exit_known(&mut self, task: TaskId) {
-        for answer in self.exits.remove(&task).unwrap_or_default() {
-            match self.core.get(&task.into()) {
-                Ok(snapshot) => {
-                    answer.give(&TaskResult { task: view::task(&snapshot, &self.context.folder) });
+    /// Answers the clients that reported the exit of a process once its task is past that: the exit is known, or the
+    /// daemon has given up ending the process.
+    pub(super) fn answer_known_exits(&mut self) {
+        let Self { core, exits, context, .. } = self;
+        let is_past = |task: TaskId| core.get(&task.into()).map_or(true, |task| !awaits_exit(&task.state));
+        for (task, answers) in exits.extract_if(|task, _| is_past(*task)) {
+            for answer in answers {
+                match core.get(&task.into()) {
+                    Ok(snapshot) => answer.give(&TaskResult { task: view::task(&snapshot, &context.folder) }),
+                    Err(error) => answer.refuse(&refusals::of_core(error)),
                 }
-                Err(error) => answer.refuse(&refusals::of_core(error)),
             }
         }
     }
+}
+
+/// Reports whether a task in this state waits for the exit of its process.
+fn awaits_exit(state: &State) -> bool {
+    matches!(state, State::Running { .. } | State::Stopping { exit: None, .. })
 }
 
 /// Builds the command for a handed-over process.

@@ -42,8 +42,8 @@ use crate::client::Client;
 use crate::client::answer::Answer;
 use crate::config::Config;
 use crate::core::{
-    Command, Core, Effect, ExecutorName, Fact, Input, LeavePolicy, Mono, Note, Now, Part, PlaceFact, ReplyTo,
-    Request, Selection,
+    Command, Core, Effect, ExecutorName, Fact, Input, LeavePolicy, Mono, Note, Now, Part, ReplyTo, Request,
+    Selection,
 };
 use crate::exec::context::Context;
 use crate::exec::executor::{Ask, Executors};
@@ -81,7 +81,7 @@ enum Clear {
     Session(SessionEndResult),
 }
 
-/// Owns the core and everything around it.
+/// Owns the core and everything that it is connected to.
 pub struct Dispatcher {
     core: Core,
     executors: Executors,
@@ -260,9 +260,9 @@ impl Dispatcher {
         self.leave_all();
         // Calls that wait for a task left by a durable daemon will be answered by the next one; they must not delay the
         // end.
-        for (answer, _) in std::mem::take(&mut self.pending).into_values() {
-            answer.abandon();
-        }
+        let pending = std::mem::take(&mut self.pending).into_values().map(|(answer, _)| answer);
+        let exits = std::mem::take(&mut self.exits).into_values().flatten();
+        pending.chain(exits).for_each(|answer| answer.abandon());
     }
 
     /// Handles the facts that are there, up to a limit.
@@ -350,18 +350,17 @@ impl Dispatcher {
 
     /// Handles a fact observed, or assumed, by an executor.
     fn fact(&mut self, task: TaskId, run: u32, fact: Fact) {
-        let mut has_ended = false;
         match &fact {
             Fact::StartFailed { failure } => {
                 tracing::info!(%task, error = %failure.message, "task not started");
             }
-            Fact::Exited { .. } | Fact::Elsewhere(PlaceFact::Concluded(_)) => has_ended = true,
             Fact::Refused(_) => self.notifier.end_typing(task),
             // Its end is about to be reported, and decides: it may have come in time.
             Fact::NotReady if self.has_ended_here(task) => return,
             Fact::Noted { note: Note::Warning, text } => self.warned(task, text),
             Fact::Started { .. }
             | Fact::Delivered
+            | Fact::Exited { .. }
             | Fact::TreeEmpty
             | Fact::Used(_)
             | Fact::Output { .. }
@@ -385,9 +384,6 @@ impl Dispatcher {
         }
         self.handle(Input::Fact { task, run, fact });
         self.act_on_early(task);
-        if has_ended {
-            self.exit_known(task);
-        }
     }
 
     /// Handles the calls that waited for a task to start, if it is not being started any more, or if its start is held
@@ -436,6 +432,10 @@ impl Dispatcher {
         for to in calls {
             self.pending.remove(&to);
         }
+        self.exits.retain(|_, answers| {
+            answers.retain(|answer| answer.client().id != client);
+            !answers.is_empty()
+        });
     }
 
     fn call(&mut self, client: Arc<Client>, call: Call) {

@@ -4,6 +4,8 @@
 mod daemon;
 pub mod scripted;
 
+use std::fs::File;
+use std::os::fd::AsFd as _;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -19,8 +21,9 @@ use bgd_shared::error::ErrorKind;
 use bgd_shared::failure::FailureKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    BlockMode, BlockParams, CancelParams, IdParams, ListParams, ShutdownParams, TaskBlock, TaskCancel,
-    TaskGet, TaskList, TaskResult, TaskWrite, WriteParams,
+    BlockMode, BlockParams, CancelParams, ExitParams, HandoffParams, IdParams, ListParams, OriginKind,
+    ShutdownParams, TaskBlock, TaskCancel, TaskExit, TaskGet, TaskHandoff, TaskList, TaskResult, TaskWrite,
+    WriteParams,
 };
 use bgd_shared::task::{Exit, Status, Task};
 use bgd_shared::text::Env;
@@ -88,6 +91,23 @@ fn lost_or_foreign_facts_leave_no_waiter_or_slot_stuck() {
     );
     let [next] = daemon.ended([next]);
     assert_eq!(next.status, Status::Completed, "the slot was given back");
+}
+
+/// The answer would never come, and upgrades wait for it.
+#[test]
+fn r70_report_of_an_exit_is_answered_although_the_process_survives_sigkill() {
+    let mut daemon = Daemon::start(1);
+    let task = daemon.hand_over(&["forgets"]);
+    let mut parent = daemon.client_too();
+    parent.wait_at_most(Duration::from_mins(1));
+    let report = ExitParams { id: task.into(), exit: Exit::Code(3) };
+    let reported = parent.send::<TaskExit>(&report, &[]).unwrap();
+    // The reply shows that the daemon has already received the report.
+    parent.call::<TaskGet>(&IdParams { id: task.into() }).unwrap();
+    assert_eq!(daemon.cancel(task).status, Status::Cancelled);
+    let ended = parent.answer::<TaskExit>(reported).unwrap().task;
+    assert_eq!((ended.status, ended.lingering), (Status::Cancelled, true), "{ended:?}");
+    assert_eq!(ended.exit, Some(Exit::Unknown("nobody knows".into())));
 }
 
 #[test]
@@ -198,6 +218,25 @@ impl Daemon {
     fn get(&mut self, task: TaskId) -> Task {
         let TaskResult { task } = self.client.call::<TaskGet>(&IdParams { id: task.into() }).unwrap();
         task
+    }
+
+    /// Hands over what runs as this script.
+    fn hand_over(&mut self, words: &[&str]) -> TaskId {
+        // The executor inspects neither.
+        let (pid, pidfd) = (2, File::open("/dev/null").unwrap());
+        let params = HandoffParams {
+            pid,
+            description: "a script".into(),
+            argv: Some(words.iter().map(|word| (*word).into()).collect()),
+            started_at: None,
+            session: None,
+            channel: None,
+            terminal: None,
+            tags: Vec::new(),
+            streams: Vec::new(),
+            origin_kind: OriginKind::Tool,
+        };
+        self.client.call_with_fds::<TaskHandoff>(&params, &[pidfd.as_fd()]).unwrap().task.id
     }
 
     /// Returns the size of the first task's output by the facts about it; `task.get` would look at its file.

@@ -5,12 +5,15 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use bgd::carry::{CarriedFds, Obstacle};
-use bgd::core::{Control, Fact, Work};
+use bgd::client::Client;
+use bgd::core::{Begin, Control, Fact, Work};
 use bgd::exec::carried::Carried;
-use bgd::exec::executor::{Close, Done, Executor, Start};
+use bgd::exec::executor::{Close, Done, Executor, Offer, OfferCallback, Start};
+use bgd::exec::handed::Handoff;
 use bgd::exec::messages::Facts;
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
+use bgd_shared::time::Timestamp;
 
 const SIGKILL: i32 = 9;
 
@@ -66,7 +69,7 @@ impl Scripted {
 
 impl Executor for Scripted {
     fn start(&mut self, start: Start) {
-        let Start { task, run, spec, .. } = start;
+        let Start { task, run, spec, begin, .. } = start;
         let Work::Argv(words) = &spec.work else { panic!("a script has words") };
         let words: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let started = Fact::Started { pid: None };
@@ -90,7 +93,25 @@ impl Executor for Scripted {
             ref other => panic!("no such script: {other:?}"),
         };
         self.running.insert(task, script);
-        self.facts.send(task, run, started);
+        // What is handed over has been running before.
+        if !matches!(begin, Begin::HandedOver) {
+            self.facts.send(task, run, started);
+        }
+    }
+
+    /// Accepts whatever is offered; its command is the script.
+    fn offer(&mut self, task: TaskId, handoff: Box<Handoff>, _: &Client, callback: OfferCallback) {
+        let params = handoff.params;
+        let offer = Offer {
+            pid: params.pid,
+            started_at: Timestamp::now(),
+            argv: params.argv.expect("a script has words"),
+            cwd: "/".into(),
+            split: false,
+            pty: None,
+            output_file: None,
+        };
+        callback(task, Ok(offer));
     }
 
     fn control(&mut self, _: TaskId, _: u32, _: Control) -> Option<Done> {

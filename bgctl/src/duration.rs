@@ -1,9 +1,8 @@
-//! Durations as people type and read them.
+//! Durations as people type them.
 
 use std::time::Duration;
 
 use bgd_shared::limits::DURATION_MS;
-pub use bgd_shared::show::elapsed as show_ms;
 
 /// The accepted formats, for error messages.
 const HOW: &str = "use 90s, 10m, 1h30m, 1.5h or 500ms; a plain number means seconds";

@@ -109,6 +109,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn clock_set_back_yields_zero_age() {
+        let at = Timestamp::from_unix_ms;
+        assert_eq!((at(10).millis_since(at(5)), at(5).millis_since(at(10))), (5, 0));
+    }
+
+    #[test]
     fn timestamp_is_written_in_utc_with_milliseconds() {
         let stamp = Timestamp::from_unix_ms(1_760_000_000_007);
         assert_eq!(stamp.to_string(), "2025-10-09T08:53:20.007Z");

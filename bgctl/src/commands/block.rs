@@ -16,6 +16,7 @@ use bgd_shared::request::{
     BlockMode, BlockParams, BlockResult, BlockUntil, Hello, HelloParams, Method, OutputParams, TaskBlock,
     TaskOutput,
 };
+use bgd_shared::show;
 use bgd_shared::task::{Exit, Status, Task};
 use bgd_shared::time::Timestamp;
 
@@ -23,7 +24,6 @@ use self::seen::Seen;
 use super::line::{self, Wanted};
 use crate::cli::BlockArgs;
 use crate::context::Context;
-use crate::duration::show_ms;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{Heard, Listener, sleep};
@@ -93,7 +93,7 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
         }
         // A timeout of 0 only asks for the current state.
         if let (true, Some(ms @ 1..)) = (result.timed_out, args.timeout.0) {
-            say(format_args!("bgctl: timed out after {}", show_ms(ms)));
+            say(format_args!("bgctl: timed out after {}", show::elapsed(ms)));
         }
     }
     let code = match args.until {

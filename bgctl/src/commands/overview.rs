@@ -6,15 +6,15 @@ use std::fmt::Write as _;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::LIST_PAGE;
 use bgd_shared::request::{ListParams, ListResult, TaskList};
+use bgd_shared::show;
 use bgd_shared::task::{Status, Task};
 use bgd_shared::time::Timestamp;
 
 use crate::context::Context;
-use crate::duration::show_ms;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::render::list_format::ListFormat;
-use crate::render::table::{between, list};
+use crate::render::table::list;
 use crate::state::{self, Seen};
 
 /// Maximum number of tasks shown of each kind.
@@ -99,7 +99,10 @@ fn text(known: Known, last_seen: Option<&Seen>, format: &ListFormat) -> (String,
     let since = last_seen.map_or_else(
         || "ended:".to_owned(),
         |last_seen| {
-            format!("ended since you looked {} ago:", show_ms(between(last_seen.at, format.clock.now)))
+            format!(
+                "ended since you looked {} ago:",
+                show::elapsed(format.clock.now.millis_since(last_seen.at))
+            )
         },
     );
     let mut text = String::new();

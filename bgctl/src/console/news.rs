@@ -11,10 +11,10 @@ use bgd_shared::client::{Client, ClientError};
 use bgd_shared::event::{Event, EventKind};
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{ListParams, SubscribeParams, TaskList};
+use bgd_shared::show;
 use bgd_shared::task::{Origin, Status, Task};
 
 use super::editor::{Heard as Said, MessageSender};
-use crate::duration::show_ms;
 use crate::failure::Failure;
 use crate::link::{Heard, Listener};
 use crate::render::{bounded_line, clean, shortened};
@@ -174,7 +174,7 @@ fn ended(task: &Task) -> String {
     let time = task.run_time_ms(ended).filter(|_| !task.timed_out).map(|ran| {
         let comma = if why.is_empty() { "" } else { "," };
         let after = if task.status == Status::Completed { "in" } else { "after" };
-        format!("{comma} {after} {}", show_ms(ran))
+        format!("{comma} {after} {}", show::elapsed(ran))
     });
     let time = time.unwrap_or_default();
     format!("[BACKGROUND TASK {status}] {}{why}{time}: \"{}\"\n", task.id.short(), name(task))

@@ -5,11 +5,10 @@ use std::fmt;
 use bgd_shared::failure::FailureKind;
 use bgd_shared::notice::{InboxItem, Notice, NoticeKind, Part};
 use bgd_shared::request::BlockResult;
-use bgd_shared::show::{count, exit_code};
+use bgd_shared::show::{count, elapsed, exit_code};
 use bgd_shared::task::{Kind, Status, Task};
 
 use super::shapes::TaskFacts;
-use crate::duration::show_ms;
 use crate::render::table::signal_name;
 use crate::render::{clean_lines, survivors};
 
@@ -111,7 +110,7 @@ pub fn task_line(facts: &TaskFacts) -> String {
     }
     how.extend(facts.exit_code.map(exit_code));
     how.extend(facts.signal.map(signal_name));
-    how.extend(facts.run_time_ms.map(show_ms));
+    how.extend(facts.run_time_ms.map(elapsed));
     how.extend(facts.lingering.map(|_| "its processes are still running".to_owned()));
     let agent = facts.agent.as_deref().map(|agent| format!(" [agent {agent}]")).unwrap_or_default();
     let foreign = if facts.foreign { " [of another session]" } else { "" };

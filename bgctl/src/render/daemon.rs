@@ -4,14 +4,12 @@ use bgd_shared::request::{
     ChannelRetry, ChannelStatus, DaemonStatus, DurableStatus, InboxesStatus, ProgramState, ProgramStatus,
     Times,
 };
-use bgd_shared::show::count;
+use bgd_shared::show::{count, elapsed};
 use bgd_shared::task::Status;
 use bgd_shared::time::Timestamp;
 
 use super::bytes;
 use super::page::Page;
-use super::table::between;
-use crate::duration::show_ms;
 
 /// Renders the state of the daemon.
 pub fn page(status: &DaemonStatus, now: Timestamp) -> String {
@@ -19,7 +17,7 @@ pub fn page(status: &DaemonStatus, now: Timestamp) -> String {
     page.line("daemon", &format!("bgd {}, pid {}", status.version, status.pid));
     page.maybe("ending", shutting_down(status).as_deref());
     page.maybe("program", status.program.as_ref().and_then(program).as_deref());
-    page.line("up", &show_ms(status.uptime_ms));
+    page.line("up", &elapsed(status.uptime_ms));
     let counts: Vec<String> = Status::ALL
         .into_iter()
         .filter(|state| status.summary.count(*state) > 0)
@@ -107,7 +105,7 @@ fn times(times: &Times) -> Option<String> {
 }
 
 fn short(ms: u64) -> String {
-    if ms < 1000 { format!("{ms}ms") } else { show_ms(ms) }
+    if ms < 1000 { format!("{ms}ms") } else { elapsed(ms) }
 }
 
 /// Summarises a channel: its delivery counts, and its current problems.
@@ -132,7 +130,7 @@ fn channel(channel: &ChannelStatus, now: Timestamp) -> String {
 
 /// Describes the error of the last notification that failed.
 pub fn last_error(channel: &ChannelStatus, now: Timestamp) -> Option<String> {
-    let ago = channel.last_error_at.map(|at| format!(" ({} ago)", show_ms(between(at, now))));
+    let ago = channel.last_error_at.map(|at| format!(" ({} ago)", elapsed(now.millis_since(at))));
     channel.last_error.as_ref().map(|why| format!("{why}{}", ago.unwrap_or_default()))
 }
 
@@ -140,8 +138,8 @@ pub fn last_error(channel: &ChannelStatus, now: Timestamp) -> Option<String> {
 pub fn retry(retry: &ChannelRetry, now: Timestamp) -> String {
     let ChannelRetry { tries, most, error, at, next_at } = retry;
     let next =
-        if *next_at > now { format!(" in {}", show_ms(between(now, *next_at))) } else { String::new() };
-    let ago = show_ms(between(*at, now));
+        if *next_at > now { format!(" in {}", elapsed(next_at.millis_since(now))) } else { String::new() };
+    let ago = elapsed(now.millis_since(*at));
     match tries {
         0 => format!("first try{next}: {error} ({ago} ago)"),
         _ => format!("trying again{next}, {tries} of {most} tries done, last: {error} ({ago} ago)"),

@@ -9,10 +9,9 @@ use bgd_shared::time::Timestamp;
 
 use super::order::{attempt, cancel_reason, dependency, waiting};
 use super::question;
-use super::table::{between, run_time, signal_name, status};
+use super::table::{run_time, signal_name, status};
 use super::wall::Clock;
 use super::{bounded, bytes, clean, quoted, survivors};
-use crate::duration::show_ms;
 
 /// Maximum length of a prompt on a page, in characters.
 const PROMPT_CHARS: usize = 500;
@@ -44,7 +43,10 @@ impl Page {
 
     fn time(&mut self, name: &str, at: Option<Timestamp>, clock: &Clock) {
         if let Some(at) = at {
-            self.line(name, &format!("{} ({} ago)", clock.show(at), show_ms(between(at, clock.now))));
+            self.line(
+                name,
+                &format!("{} ({} ago)", clock.show(at), show::elapsed(clock.now.millis_since(at))),
+            );
         }
     }
 }

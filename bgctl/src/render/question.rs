@@ -4,11 +4,10 @@ use std::fmt::Write as _;
 
 use bgd_shared::agent::{InputOption, NeedsInput, OptionKind};
 use bgd_shared::id::TaskId;
+use bgd_shared::show;
 use bgd_shared::time::Timestamp;
 
-use super::table::between;
 use super::{bounded, clean, clean_lines};
-use crate::duration::show_ms;
 
 /// Maximum number of characters to show of a question: an agent may ask for permission to write a whole file.
 pub const QUESTION_CHARS: usize = 4000;
@@ -57,7 +56,7 @@ pub fn how(id: TaskId) -> String {
 
 /// Describes when the question is denied automatically; `None` if never.
 pub fn expiry(asked: &NeedsInput, now: Timestamp) -> Option<String> {
-    asked.expires_at.map(|at| format!("denied in {} unless answered", show_ms(between(now, at))))
+    asked.expires_at.map(|at| format!("denied in {} unless answered", show::elapsed(at.millis_since(now))))
 }
 
 /// Describes how many questions are queued behind this one.

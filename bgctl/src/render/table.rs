@@ -18,7 +18,6 @@ use super::tree::{Lines, Node, nodes};
 use super::wall::Clock;
 use super::width::{cut, width};
 use super::{bytes, clean, shortened};
-use crate::duration::show_ms;
 
 /// A machine's outcome in place of a list.
 #[derive(Clone, Copy)]
@@ -101,7 +100,9 @@ const COLUMNS: [Column; 18] = [
     Column {
         field: Field::Age,
         header: "AGE",
-        text: |entry, format| entry.of_task(|task| show_ms(between(task.created_at, format.clock.now))),
+        text: |entry, format| {
+            entry.of_task(|task| show::elapsed(format.clock.now.millis_since(task.created_at)))
+        },
         colour: |_| Some(Color::DarkGrey),
         only_with_hosts: false,
         shrinks: false,
@@ -516,7 +517,7 @@ fn unstarted(failure: &Failure) -> Option<&'static str> {
 /// earlier.
 pub fn was_not_ready(task: &Task) -> bool {
     let is_late = task.failure.as_ref().is_some_and(|failure| failure.kind == FailureKind::Timeout);
-    let ran = || Some(between(task.started_at?, task.completed_at?));
+    let ran = || Some(task.completed_at?.millis_since(task.started_at?));
     let has_waited = || task.ready_timeout_ms.is_some_and(|limit| ran().is_none_or(|ran| ran >= limit));
     is_late && task.ready.is_some() && task.ready_at.is_none() && (task.on.is_none() || has_waited())
 }
@@ -542,12 +543,7 @@ pub fn signal_name(number: i32) -> String {
 
 /// Returns how long the task has run so far or in total; `-` if it never started.
 pub fn run_time(task: &Task, now: Timestamp) -> String {
-    task.run_time_ms(now).map_or_else(|| "-".to_owned(), show_ms)
-}
-
-/// Returns the milliseconds between two times; 0 if the clock was set back in between.
-pub fn between(from: Timestamp, to: Timestamp) -> u64 {
-    u64::try_from(to.unix_ms().saturating_sub(from.unix_ms())).unwrap_or(0)
+    task.run_time_ms(now).map_or_else(|| "-".to_owned(), show::elapsed)
 }
 
 #[cfg(test)]

@@ -11,8 +11,6 @@ use ratatui::style::{Color, Modifier, Style};
 
 use super::scene::{Frame, Scene};
 use super::text::{cut, line, put, width as text_width};
-use crate::duration::show_ms;
-use crate::render::table::between;
 use crate::render::{bytes, clean};
 use crate::top::meter::INTERVAL_MS;
 use crate::top::model::{Head, Live, Model, Silence, Spot};
@@ -259,11 +257,11 @@ impl Layout {
 /// Returns the age of a task, and the number of milliseconds until it changes. Seconds are shown only for running
 /// tasks, so that a list in which nothing runs is redrawn at most once a minute.
 fn age(row: &Row, now: Timestamp) -> (String, u64) {
-    let ms = between(row.created_at, now);
+    let ms = now.millis_since(row.created_at);
     match ms {
         ..=59_999 if !is_running(row) => ("<1m".to_owned(), 60_000 - ms),
         ..=3_599_999 if !is_running(row) => (format!("{}m", ms / 60_000), 60_000 - ms % 60_000),
-        ms => (show_ms(ms), elapsed_changes_in(ms)),
+        ms => (elapsed(ms), elapsed_changes_in(ms)),
     }
 }
 
@@ -272,7 +270,7 @@ fn is_running(row: &Row) -> bool {
 }
 
 fn quiet(row: &Row, now: Timestamp) -> String {
-    row.active_at().map_or_else(String::new, |at| show_ms(between(at, now)))
+    row.active_at().map_or_else(String::new, |at| elapsed(now.millis_since(at)))
 }
 
 /// Formats the current CPU use, or the total CPU time of an ended run.
@@ -374,7 +372,7 @@ fn changes(row: &Row, layout: &Layout, now: Timestamp, frame: &mut Frame) {
         frame.changes_within(age(row, now).1);
     }
     if let Some(at) = row.active_at().filter(|_| layout.has(Of::Quiet)) {
-        let ms = between(at, now);
+        let ms = now.millis_since(at);
         frame.changes_within(elapsed_changes_in(ms));
     }
     if layout.has(Of::Cpu) && is_running(row) {

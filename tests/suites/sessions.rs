@@ -1,4 +1,5 @@
-//! Parent sessions: how `bgctl` finds them, the channel that follows from one (R50, R52), and their end (R54).
+//! Parent sessions: how `bgctl` finds them, the channel that follows from one (R50, R52), their end (R54), and several
+//! readers of one inbox (R55).
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -7,11 +8,13 @@ use bgd_shared::client::Client;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
+use bgd_shared::proc;
 use bgd_shared::request::{
     Hello, HelloParams, ListParams, SessionEnd, SessionEndParams, SubmitParams, TaskList, TaskSubmit,
 };
 use bgd_shared::task::Status;
 use bgd_tests::{Outcome, Process, Terminal, TestDaemon, Watch, bgctl_path, wait};
+use rustix::process::Signal;
 
 /// A shell in a terminal without anything that names a parent session.
 fn shell(daemon: &TestDaemon) -> Terminal {
@@ -440,4 +443,25 @@ fn r113_session_key_in_a_pipe_is_exact() {
     let key = run(&["session", "key"]).stdout_text();
     assert_eq!(key, "a\tb\n");
     assert_eq!(run(&["list", "-q", "--session", key.trim_end()]).word::<TaskId>(), id);
+}
+
+#[test]
+fn r55_of_two_readers_each_is_woken_by_an_item_that_no_other_has() {
+    let daemon = TestDaemon::start();
+    let mut bgctl = daemon.bgctl(&["inbox", "--session", "s", "--wait", "none", "--ack"]);
+    let reader = bgctl.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let pid = reader.id().cast_signed();
+    // It waits, and is stopped before it can acknowledge what the daemon sends.
+    wait::poll_until("its wait", || (proc::state(pid) == Some('S')).then_some(()));
+    let process = Process::open(pid).expect("it waits");
+    process.signal(Signal::STOP).unwrap();
+    let first = daemon.submit_in("s", "true");
+    daemon.run(&["inbox", "--session", "s", "--wait", "none", "--ack"]).success();
+    process.signal(Signal::CONT).unwrap();
+    let second = daemon.submit_in("s", "true");
+    let output = reader.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let (written, second) = (String::from_utf8(output.stdout).unwrap(), second.to_string());
+    assert!(written.contains(&second), "{first} was for another reader: {written}");
+    daemon.run(&["inbox", "--session", "s", "--wait", "0", "--ack"]).expect_code(75);
 }

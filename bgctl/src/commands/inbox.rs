@@ -31,6 +31,8 @@ struct Reading {
     /// How many more items to print.
     left: usize,
     has_printed: bool,
+    /// Whether another reader acknowledged all printed items first: it got them, too.
+    is_duplicate: bool,
     /// Number of lost items already reported.
     lost: u64,
     /// Instance of the daemon that holds the inbox.
@@ -70,11 +72,10 @@ pub fn run(args: &InboxArgs, context: &mut Context) -> Result<Code, Failure> {
         return follow(reading, page, context);
     }
     reading.take_all(page, context)?;
-    if let Some(wait) = args.wait.filter(|_| !reading.has_printed) {
-        let result = reading.wait_on(wait.0.unwrap_or(DURATION_MS), context)?;
-        reading.take_all(result, context)?;
+    if let Some(wait) = args.wait {
+        reading.wait_for_own(wait.0.unwrap_or(DURATION_MS), context)?;
     }
-    if reading.has_printed {
+    if reading.has_own() {
         return Ok(Code::OK);
     }
     reading.report_empty(context);
@@ -153,6 +154,7 @@ impl Reading {
             // `--wait` prints one item, the one that ended the wait; the next call returns the rest.
             left: args.limit.map_or(if args.wait.is_some() { 1 } else { usize::MAX }, usize::from),
             has_printed: false,
+            is_duplicate: false,
             lost: 0,
             instance: String::new(),
         }
@@ -242,22 +244,43 @@ impl Reading {
         Ok(context.link.client()?.answer::<InboxRead>(call)?)
     }
 
-    /// Waits for an item, across lost connections.
-    fn wait_on(&self, wait_ms: u64, context: &mut Context) -> Result<InboxReadResult, Failure> {
+    /// Reports whether an item was printed that no other reader acknowledged first.
+    fn has_own(&self) -> bool {
+        self.has_printed && !self.is_duplicate
+    }
+
+    /// Waits for an item and prints it, until there is one that no other reader has got, or the time is over. Of two
+    /// readers that wait for the same two ends, each is woken by one.
+    fn wait_for_own(&mut self, wait_ms: u64, context: &mut Context) -> Result<(), Failure> {
         // A wait without a limit stays unlimited.
         let limit = Some(wait_ms).filter(|wait_ms| *wait_ms < DURATION_MS);
         let until = limit.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
-        let mut left = wait_ms;
+        let mut is_late = false;
+        while !self.has_own() && !is_late {
+            let page = self.wait_on(limit, until, context)?;
+            is_late = page.items.is_empty() || until.is_some_and(|until| until <= Instant::now());
+            self.take_all(page, context)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for an item, across lost connections.
+    fn wait_on(
+        &self,
+        limit: Option<u64>,
+        until: Option<Instant>,
+        context: &mut Context,
+    ) -> Result<InboxReadResult, Failure> {
         loop {
+            let left = until.map_or(DURATION_MS, |until| {
+                let time = until.saturating_duration_since(Instant::now());
+                u64::try_from(time.as_millis()).unwrap_or(DURATION_MS)
+            });
             match self.wait(left, limit.map(|_| Duration::from_millis(left)), context) {
                 // The timeout has expired. Reconnecting would only drop a connection that others share.
                 Err(failure) if until.is_some_and(|until| until <= Instant::now()) => return Err(failure),
                 Err(failure) => context.link.recover_until(failure, until)?,
                 page => return page,
-            }
-            if let Some(until) = until {
-                let time = until.saturating_duration_since(Instant::now());
-                left = u64::try_from(time.as_millis()).unwrap_or(DURATION_MS);
             }
         }
     }
@@ -286,7 +309,11 @@ impl Reading {
         if self.acknowledges {
             let instance = Some(self.instance.clone());
             let params = InboxAckParams { session: self.session.clone(), upto: self.after, instance };
-            context.call::<InboxAck>(&params)?;
+            let acknowledged = context.call::<InboxAck>(&params)?.acknowledged;
+            self.is_duplicate = acknowledged == 0;
+            if self.is_duplicate && self.left == 0 {
+                self.left = page.items.len();
+            }
             self.lost = 0;
         }
         Ok(())

@@ -149,6 +149,29 @@ fn r126_waiters_and_followers_continue_with_next_daemon() {
     stop(&daemon);
 }
 
+#[test]
+fn r126_waiter_follows_daemons_killed_one_after_another() {
+    let mut daemon = TestDaemon::durable("");
+    let gate = Gate::new(&daemon, "gate");
+    let id = daemon.submit_shell("read x <gate");
+    daemon.wait_running(id);
+    let mut block = blocked(&daemon, daemon.bgctl(&["block", &id.to_string()]));
+    let mut errors = BufReader::new(block.stderr.take().unwrap());
+    daemon.kill9();
+    for kills in 1..8 {
+        let mut message = String::new();
+        errors.read_line(&mut message).unwrap();
+        assert_eq!(message, GOES_ON, "after {kills} kills");
+        if kills < 7 {
+            daemon.process().kill();
+        }
+    }
+    gate.open();
+    let (exited, written, _) = ended(block);
+    assert_eq!(exited, Some(0), "{written}");
+    stop(&daemon);
+}
+
 /// A process that the daemon was about to run has copies of its connections while its program can't be read.
 #[test]
 fn r126_waiter_abandons_connection_held_open_only_by_starting_process() {

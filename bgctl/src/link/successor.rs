@@ -14,20 +14,24 @@ use super::connect::{self, Started};
 use super::turn::Turn;
 use crate::failure::Failure;
 
-/// Maximum number of attempts in a row to reach a next daemon, each within [`IN_A_ROW`] of the one before. A process
-/// that waits for a task must not keep starting daemons that die at once.
+/// Maximum number of attempts to reach the next daemon. A process that waits for a task must not keep starting daemons
+/// that die at once.
 const TRIES: u32 = 8;
 
-/// Attempts within this time count as in a row.
-const IN_A_ROW: Duration = Duration::from_secs(10);
+/// Maximum number of daemons that may end within [`BURST_TIME`].
+const BURST: u32 = 10;
+
+/// The time in which ended daemons are counted, from the first one on. Service managers restart a crashing daemon about
+/// as often.
+const BURST_TIME: Duration = Duration::from_secs(10);
 
 /// The daemons that have ended while this process waited.
 #[derive(Debug, Default)]
 pub struct Successors {
     /// The instance of the durable daemon when a wait began.
     instance: Option<String>,
-    last: Option<Instant>,
-    tries: u32,
+    /// When the daemons began to be counted, and how many have ended since.
+    burst: Option<(Instant, u32)>,
 }
 
 impl Successors {
@@ -37,15 +41,17 @@ impl Successors {
     }
 
     /// Connects to the daemon that has the tasks of one that has just closed its connections; with `starts`, starts it
-    /// if it is not running. `None` if the tasks are lost, the daemon was stopped, too many daemons have ended in a
-    /// row, or no process starts the next one.
+    /// if it is not running. `None` if the tasks are lost, the daemon was stopped, too many daemons have ended within a
+    /// short time, or no process starts the next one.
     ///
     /// # Errors
     /// The next daemon could not be started.
     pub fn next(&mut self, socket: &SocketPath, starts: bool) -> Option<Result<(Client, Started), Failure>> {
-        while let Some((note, is_started)) = left_at(socket)
-            && self.may_try()
-        {
+        if !self.may_follow() {
+            return None;
+        }
+        for _ in 0..TRIES {
+            let (note, is_started) = left_at(socket)?;
             let connected = if is_started {
                 // The process that restarts the daemon starts it, or another one that waits for it.
                 Ok(connect::connect(socket, false).ok()?)
@@ -70,11 +76,13 @@ impl Successors {
         None
     }
 
-    fn may_try(&mut self) -> bool {
-        let is_in_a_row = self.last.is_some_and(|last| last.elapsed() < IN_A_ROW);
-        self.tries = if is_in_a_row { self.tries + 1 } else { 1 };
-        self.last = Some(Instant::now());
-        self.tries <= TRIES
+    /// Counts a daemon that has ended. Reports whether the next one may be waited for.
+    fn may_follow(&mut self) -> bool {
+        let now = Instant::now();
+        let current = self.burst.filter(|(begin, _)| now.duration_since(*begin) < BURST_TIME);
+        let (begin, ended) = current.unwrap_or((now, 0));
+        self.burst = Some((begin, ended + 1));
+        ended < BURST
     }
 }
 

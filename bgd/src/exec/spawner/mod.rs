@@ -11,6 +11,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -85,7 +86,9 @@ pub fn start(settings: SpawnSettings, reports: &Reports) -> io::Result<ThreadPoo
         let mut stack = ChildStack::default();
         Some(Box::new(move |order: StartOrder| {
             let (task, run) = (order.task, order.run);
-            let result = common.begin(order, &mut stack);
+            let begun = catch_unwind(AssertUnwindSafe(|| common.begin(order, &mut stack)));
+            // Its task would stay in its start.
+            let result = begun.unwrap_or_else(|_| Err("the daemon panicked while starting it".into()));
             reports.send(Report::Begun { task, run, result: result.map(Box::new) });
         }))
     })

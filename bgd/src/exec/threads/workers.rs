@@ -12,7 +12,6 @@
 
 use std::fmt;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -95,9 +94,8 @@ impl fmt::Debug for Jobs {
 
 impl Queue {
     fn start(size: Size) -> io::Result<Self> {
-        // A job that panics loses its result, but does not end the thread.
-        let work = |job: Job| drop(catch_unwind(AssertUnwindSafe(job)));
-        let threads = ThreadPool::start(size, move || Some(Box::new(work)))?;
+        // Of a job that panics, the sender of its result is dropped.
+        let threads = ThreadPool::start(size, || Some(Box::new(|job: Job| job())))?;
         Ok(Self::of(Jobs::Threads(threads)))
     }
 

@@ -182,13 +182,13 @@ impl Viewer {
     fn take(&mut self) -> bool {
         let end = Instant::now() + PATIENCE;
         loop {
-            let mut came = false;
+            let mut any = false;
             while let Some(received) = self.client.next_received().expect("what the daemon says is readable")
             {
                 self.receive(received);
-                came = true;
+                any = true;
             }
-            if came {
+            if any {
                 return true;
             }
             let left = end.saturating_duration_since(Instant::now());

@@ -314,9 +314,9 @@ fn passed_streams_are_exact_and_others_are_the_terminal() {
     drop((input, error));
     std::io::Write::write_all(&mut input_end, b"exact\nbytes\0\xff").unwrap();
     drop(input_end);
-    let mut came = Vec::new();
-    error_end.read_to_end(&mut came).unwrap();
-    assert_eq!(came, b"exact\nbytes\0\xff");
+    let mut received = Vec::new();
+    error_end.read_to_end(&mut received).unwrap();
+    assert_eq!(received, b"exact\nbytes\0\xff");
     assert_eq!(viewer.ended(task.id).status, Status::Completed);
     let text = String::from_utf8(viewer.shown).unwrap();
     assert!(text.starts_with("seen\r\n/dev/pts/"), "{text}");

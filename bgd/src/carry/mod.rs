@@ -179,14 +179,14 @@ mod tests {
         let fds: Vec<Fd> = copies.iter().map(|copy| named.add(copy)).collect();
         copies.into_iter().for_each(std::mem::forget);
         inherited::set_inheritable(named.numbers(), true).unwrap();
-        let mut came = ReceivedFds::new(named.numbers()).unwrap();
-        drop(came.take(fds[0]).unwrap());
-        assert!(came.take(fds[0]).is_err(), "it was taken");
-        let error = came.finish().unwrap_err().to_string();
+        let mut received = ReceivedFds::new(named.numbers()).unwrap();
+        drop(received.take(fds[0]).unwrap());
+        assert!(received.take(fds[0]).is_err(), "it was taken");
+        let error = received.finish().unwrap_err().to_string();
         assert!(error.contains("has no owner"), "{error}");
-        let mut came = ReceivedFds::new(&[fds[1].0]).unwrap();
-        drop(came.take(fds[1]).unwrap());
-        came.finish().unwrap();
+        let mut received = ReceivedFds::new(&[fds[1].0]).unwrap();
+        drop(received.take(fds[1]).unwrap());
+        received.finish().unwrap();
         // A number that no other thread can get meanwhile, unlike those that were just closed.
         assert!(ReceivedFds::new(&[RawFd::MAX]).is_err(), "it is not open");
     }

@@ -154,7 +154,7 @@ impl Dispatcher {
         &mut self,
         state: DispatcherState,
         clients: HashMap<u64, Arc<Client>>,
-        came: &mut ReceivedFds,
+        received: &mut ReceivedFds,
     ) -> io::Result<()> {
         let DispatcherState {
             core,
@@ -186,7 +186,7 @@ impl Dispatcher {
         (self.identity.config_loaded, self.identity.config_modified) = (config_loaded, config_modified);
         self.identity.config_error = config_error;
         self.subscribers.resume(subscribers, &self.clients);
-        self.notifier.resume(notifier, came)?;
+        self.notifier.resume(notifier, received)?;
         self.kept_for_notices = kept_for_notices.into_iter().collect();
         for (to, answer, shape) in pending {
             if let Some(answer) = answer.resume(&self.clients) {
@@ -194,13 +194,13 @@ impl Dispatcher {
             }
         }
         for (task, fds) in inherited {
-            self.inherited.insert(task, fds.take(came)?);
+            self.inherited.insert(task, fds.take(received)?);
         }
         let core = &self.core;
         let spec = |task: TaskId| core.get(&task.into()).ok().map(|task| Arc::clone(&task.spec));
         for (name, executor) in self.executors.each() {
             if let Some(carried) = executors.remove(name.0) {
-                executor.resume(carried, came, &spec)?;
+                executor.resume(carried, received, &spec)?;
             }
         }
         for task in self.core.with_runs() {

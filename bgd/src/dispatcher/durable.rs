@@ -81,7 +81,7 @@ impl Dispatcher {
 
     /// Continues the core's clock, which started at `epoch` if that was in this boot of the machine, or else in an
     /// earlier one. Returns the start of the clock.
-    pub fn go_on_with_clock(&mut self, kept: &mut Kept, epoch: Option<Stamp>) -> Stamp {
+    pub fn resume_clock(&mut self, kept: &mut Kept, epoch: Option<Stamp>) -> Stamp {
         if let Some(epoch) = epoch {
             self.epoch = self.clock.instant(epoch);
         } else {
@@ -128,7 +128,7 @@ impl Dispatcher {
             }
             let key = Key { task: task.id, run: task.run };
             let is_held = runs.contains_key(&key) || unread.contains(&key);
-            let is_gone_on_with = match runs.remove(&key) {
+            let is_resumed = match runs.remove(&key) {
                 None if task.spec.on.is_some() => self.take_up(task.id),
                 Some(run) => self.take_over_run(&task, run, false, did_more),
                 None => {
@@ -136,7 +136,7 @@ impl Dispatcher {
                     can_start && self.core.take_back_start(task.id)
                 }
             };
-            if !is_gone_on_with {
+            if !is_resumed {
                 ran.push(task.id);
                 over.extend(is_held.then(|| over_of(&task)));
             }

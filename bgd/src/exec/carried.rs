@@ -178,13 +178,13 @@ impl InheritedState {
         Self { stdin: name(stdin), outputs: [name(&outputs[0]), name(&outputs[1])] }
     }
 
-    /// Takes the descriptors out of `came`.
+    /// Takes the descriptors out of `received`.
     ///
     /// # Errors
     /// A descriptor did not arrive.
-    pub fn take(self, came: &mut ReceivedFds) -> io::Result<Inherited> {
+    pub fn take(self, received: &mut ReceivedFds) -> io::Result<Inherited> {
         let Self { stdin, outputs: [out, err] } = self;
-        let mut take = |fd: Option<Fd>| fd.map(|fd| came.take(fd)).transpose();
+        let mut take = |fd: Option<Fd>| fd.map(|fd| received.take(fd)).transpose();
         Ok(Inherited { stdin: take(stdin)?, outputs: [take(out)?, take(err)?] })
     }
 }

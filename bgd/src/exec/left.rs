@@ -37,7 +37,7 @@ pub struct HeldRun {
     pub(super) pid: i32,
     pub(super) process: ProcessState,
     pub(super) drains: Vec<FlowState>,
-    pub(super) came: ReceivedFds,
+    pub(super) received: ReceivedFds,
 }
 
 /// The maximum number of bytes from the end of the output that a terminal's screen is redrawn from.
@@ -89,14 +89,14 @@ impl HeldRun {
             }
             None => pid,
         };
-        let came = ReceivedFds::received([Fd::OF_PROCESS].into_iter().chain(names).zip(descriptors));
-        Ok(Self { key, pid, process, drains, came })
+        let received = ReceivedFds::received([Fd::OF_PROCESS].into_iter().chain(names).zip(descriptors));
+        Ok(Self { key, pid, process, drains, received })
     }
 
     /// Creates a run of which only the process is known, for a simulation.
     pub fn bare(key: Key, pid: i32) -> Self {
         let process = ProcessState::left(key.task, key.run);
-        Self { key, pid, process, drains: Vec::new(), came: ReceivedFds::received([]) }
+        Self { key, pid, process, drains: Vec::new(), received: ReceivedFds::received([]) }
     }
 
     /// Reports whether its output is drained; drains may continue after the end of its processes.
@@ -110,7 +110,7 @@ impl HeldRun {
     /// A file can't be examined.
     pub(super) fn refresh_drains(&mut self) -> io::Result<()> {
         for flow in &mut self.drains {
-            if let Some(file) = flow.file.and_then(|file| self.came.get(file)) {
+            if let Some(file) = flow.file.and_then(|file| self.received.get(file)) {
                 flow.offset = u64::try_from(fstat(file)?.st_size).unwrap_or(0);
             }
         }
@@ -121,7 +121,7 @@ impl HeldRun {
     /// `has_exited`. Returns whether the keeper still has it open in the latter case.
     pub(super) fn drop_input(&mut self, has_exited: bool) -> bool {
         // If it was closed, another descriptor has its position.
-        let is_open = |fd: &Fd| self.came.get(*fd).is_some_and(is_pipe);
+        let is_open = |fd: &Fd| self.received.get(*fd).is_some_and(is_pipe);
         self.process.input = self.process.input.filter(is_open);
         has_exited && self.process.input.take().is_some()
     }
@@ -137,7 +137,7 @@ impl HeldRun {
         };
         let ((master, output), began_at) = (followed.master_and_output(), followed.began_at());
         let missing = || io::Error::other("its terminal was not passed on");
-        let (Some(master), Some(output)) = (self.came.get(master), self.came.get(output)) else {
+        let (Some(master), Some(output)) = (self.received.get(master), self.received.get(output)) else {
             return Err(missing());
         };
         let size = size_of(&master.try_clone_to_owned()?)?;

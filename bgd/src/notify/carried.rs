@@ -78,12 +78,12 @@ impl UndeliveredState {
 }
 
 impl LeftFds {
-    pub(super) fn take(hook: &HookState, came: &mut ReceivedFds) -> io::Result<Self> {
+    pub(super) fn take(hook: &HookState, received: &mut ReceivedFds) -> io::Result<Self> {
         let stdin =
-            hook.feed.as_ref().map(|feed| Ok::<_, io::Error>((came.take(feed.pipe)?, feed.rest.clone())));
+            hook.feed.as_ref().map(|feed| Ok::<_, io::Error>((received.take(feed.pipe)?, feed.rest.clone())));
         Ok(Self {
             stdin: stdin.transpose()?,
-            output: hook.output.map(|output| came.take(output)).transpose()?,
+            output: hook.output.map(|output| received.take(output)).transpose()?,
         })
     }
 }

@@ -130,7 +130,7 @@ impl Notifier {
     ///
     /// # Errors
     /// A file descriptor is missing.
-    pub fn resume(&mut self, state: NotifierState, came: &mut ReceivedFds) -> io::Result<()> {
+    pub fn resume(&mut self, state: NotifierState, received: &mut ReceivedFds) -> io::Result<()> {
         let NotifierState { counts, unreported, typing, undelivered, adapters } = state;
         for (name, counts) in counts {
             self.counts_of(&name).resume(counts);
@@ -138,7 +138,7 @@ impl Notifier {
         self.unreported = unreported;
         self.adapters_before = adapters;
         let with_fds = |state: UndeliveredState| {
-            let fds = state.hook.as_ref().map(|hook| LeftFds::take(hook, came)).transpose()?;
+            let fds = state.hook.as_ref().map(|hook| LeftFds::take(hook, received)).transpose()?;
             Ok((state, fds))
         };
         let undelivered = undelivered.into_iter().map(with_fds).collect::<io::Result<_>>()?;

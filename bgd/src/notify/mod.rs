@@ -106,7 +106,7 @@ pub struct Notifier {
     /// For each channel that had a worker, whether it was removed from the configuration.
     gone: BTreeMap<Arc<str>, watch::Sender<bool>>,
     token_files: TokenFiles,
-    /// State taken over in an upgrade, until [`Self::go_on`].
+    /// State taken over in an upgrade, until [`Self::resume_work`].
     resumed: Option<Box<Resumed>>,
     /// The channels' own states from before an upgrade.
     adapters_before: BTreeMap<Arc<str>, Box<RawValue>>,

@@ -181,7 +181,7 @@ pub(super) fn begin(
     // A notice may need the output of a removed task.
     let notices = kept.notices.iter().map(|(_, row)| row.notice.task.id);
     let ids: HashSet<TaskId> = tasks.chain(notices).collect();
-    let epoch = daemon.dispatcher.go_on_with_clock(&mut kept, epoch);
+    let epoch = daemon.dispatcher.resume_clock(&mut kept, epoch);
     let head = Head::new(note.instance.clone(), boot, epoch, marks.number());
     let damage = opened.damage.take();
     let outputs = daemon.outputs();

@@ -232,8 +232,8 @@ fn build(args: &Args, head: &Head, file: &mut File) -> Result<Built, Failure> {
     if args.refused.is_none() {
         resources.program = next;
     }
-    let mut came = ReceivedFds::new(&head.descriptors).map_err(internal)?;
-    let program = came.take_number(head.program).map_err(internal)?;
+    let mut received = ReceivedFds::new(&head.descriptors).map_err(internal)?;
+    let program = received.take_number(head.program).map_err(internal)?;
     // The daemon also works without a log.
     let state_dir = PathBuf::from(resources.state_dir.as_os_str());
     let _ = log::start(args.log_target(), &state_dir);
@@ -244,22 +244,22 @@ fn build(args: &Args, head: &Head, file: &mut File) -> Result<Built, Failure> {
     config.durable = resources.durable.unwrap_or_default();
     config.tree = resources.tree_mode.unwrap_or(config.tree);
     let (durable, epoch) = (config.durable, dispatcher.epoch);
-    let (taken, address, tree, started) = take(resources, config, path, &mut came)?;
+    let (taken, address, tree, started) = take(resources, config, path, &mut received)?;
     let (note, marks) = (address.note(), Arc::clone(&taken.marks));
     let all = Arc::new(Connections::restore(connections.latest));
     let mut daemon = Daemon::new(taken, address, tree, all, started.instant())?;
     durable::reopen(&mut daemon, durable, &state_dir, &note, &marks, epoch)?;
-    let listener = came.take(connections.listener).and_then(AsyncListener::try_from).map_err(internal)?;
+    let listener = received.take(connections.listener).and_then(AsyncListener::try_from).map_err(internal)?;
     let limits = daemon.limits();
     let connections = connections.all.into_iter().map(|connection| {
-        Connection::restore(connection, (limits.frame_bytes, limits.client), &daemon.shared, &mut came)
+        Connection::restore(connection, (limits.frame_bytes, limits.client), &daemon.shared, &mut received)
     });
     let connections = connections.collect::<io::Result<Vec<_>>>().map_err(internal)?;
     let clients = connections.iter().map(|connection| (connection.client.id, Arc::clone(&connection.client)));
     let clients = clients.collect();
     let asked = asked.resume(&clients);
-    daemon.dispatcher.resume(dispatcher, clients, &mut came).map_err(internal)?;
-    came.finish().map_err(internal)?;
+    daemon.dispatcher.resume(dispatcher, clients, &mut received).map_err(internal)?;
+    received.finish().map_err(internal)?;
     let active = daemon.dispatcher.active();
     Ok(Built { daemon, listener, connections, note, asked, from, since, held, active, program })
 }
@@ -272,7 +272,7 @@ fn take(
     resources: ResourcesState,
     config: Config,
     config_path: PathBuf,
-    came: &mut ReceivedFds,
+    received: &mut ReceivedFds,
 ) -> Result<Taken, Failure> {
     let internal = |error: io::Error| internal(&error.to_string());
     let ResourcesState {
@@ -304,19 +304,19 @@ fn take(
     let note = Note { pid, durable: durable.is_some_and(|durable| durable != Durable::No), ..note };
     let marks = Arc::new(Marks::new(&instance, next_mark));
     let life = life.unwrap_or_else(|| instance.clone());
-    let lock = ProcessLock::taken(came.take(instance_lock).map_err(internal)?);
+    let lock = ProcessLock::taken(received.take(instance_lock).map_err(internal)?);
     let state_dir = PathBuf::from(state_dir.as_os_str());
     let instance = Instance::take_over(&state_dir, instance, (lost, is_kept), (lock, note.clone()));
     let instance = Arc::new(instance.map_err(failed("the folder of this daemon"))?);
     let path = SocketPath::new(socket_path.as_os_str())?;
-    let lock = ProcessLock::taken(came.take(socket_lock).map_err(internal)?);
+    let lock = ProcessLock::taken(received.take(socket_lock).map_err(internal)?);
     let address = Address::take_over(path.clone(), lock, note, (socket, is_given));
     let nofile = nofile.map(|(rlim_cur, rlim_max)| libc::rlimit { rlim_cur, rlim_max });
     let strays = Strays::sparing(spared);
     // The state of an earlier version may lack the path.
     let program = program.map(|path| Program::at(path.as_os_str().into())).or_else(Program::own);
     let keeper = keeper.map(|(fd, pid)| {
-        came.take(fd).and_then(|socket| Keeper::restore(&instance.path, Socket::restore(socket, pid)))
+        received.take(fd).and_then(|socket| Keeper::restore(&instance.path, Socket::restore(socket, pid)))
     });
     let keeper = keeper.transpose().map_err(internal)?.map(Arc::new);
     let taken = Resources {

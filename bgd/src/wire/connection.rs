@@ -154,7 +154,7 @@ impl Connection {
         state: ConnectionState,
         (frame_bytes, limits): (usize, ClientLimits),
         shared: &Shared,
-        came: &mut ReceivedFds,
+        received: &mut ReceivedFds,
     ) -> io::Result<Arc<Self>> {
         let ConnectionState {
             client,
@@ -167,8 +167,8 @@ impl Connection {
             no_more_requests,
             is_refused,
         } = state;
-        let stream = watch::readable(came.take(stream)?)?;
-        let take = |(line, fd)| came.take(fd).map(|fd| (line, fd));
+        let stream = watch::readable(received.take(stream)?)?;
+        let take = |(line, fd)| received.take(fd).map(|fd| (line, fd));
         let attachments = attachments.into_iter().map(take).collect::<io::Result<_>>()?;
         let decoder = FrameDecoder::resume_from(frame_bytes, Rest { bytes: read, attachments });
         let progress = Progress { decoder, hand, written: 0, is_known: true, no_more_requests, is_refused };

@@ -267,8 +267,8 @@ mod tests {
         let mut decoder = crate::frame::FrameDecoder::new(1 << 20);
         let mut buffer = vec![0; 1 << 16];
         loop {
-            let (count, came) = crate::fds::receive(&daemon, &mut buffer).unwrap();
-            decoder.push(&buffer[..count], came);
+            let (count, received) = crate::fds::receive(&daemon, &mut buffer).unwrap();
+            decoder.push(&buffer[..count], received);
             client.write().unwrap();
             while let Some(frame) = decoder.next_frame().unwrap() {
                 let line = String::from_utf8(frame.line).unwrap();

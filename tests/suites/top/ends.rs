@@ -142,20 +142,20 @@ fn r163_top_retries_refused_connection_with_growing_pauses() {
     let home = TestDaemon::home_only();
     let listener = home.listener();
     let server = thread::spawn(move || {
-        let mut came = Vec::new();
+        let mut arrivals = Vec::new();
         for _ in 0..4 {
             let (mut stream, _) = listener.accept().unwrap();
-            came.push(Instant::now());
+            arrivals.push(Instant::now());
             let mut line = String::new();
             BufReader::new(&stream).read_line(&mut line).unwrap();
             stream.write_all(REFUSAL.as_bytes()).unwrap();
         }
-        (came, listener)
+        (arrivals, listener)
     });
     let mut top = super::sized(&home, &[], (20, 120));
     top.wait_text("too many of them; connecting again");
-    let (came, _listener) = server.join().unwrap();
-    let pauses: Vec<Duration> = came.windows(2).map(|two| two[1] - two[0]).collect();
+    let (arrivals, _listener) = server.join().unwrap();
+    let pauses: Vec<Duration> = arrivals.windows(2).map(|two| two[1] - two[0]).collect();
     let least = [200, 400, 800].map(Duration::from_millis);
     assert!(pauses.iter().zip(least).all(|(pause, least)| *pause >= least), "{pauses:?}");
     top.wait_text("too many of them; connecting again");

@@ -185,14 +185,14 @@ impl Executor for AgentThread {
         self.standstill.release();
     }
 
-    fn resume(&mut self, carried: Carried, came: &mut ReceivedFds, _: &SpecOf<'_>) -> io::Result<()> {
+    fn resume(&mut self, carried: Carried, received: &mut ReceivedFds, _: &SpecOf<'_>) -> io::Result<()> {
         let state = match carried {
             Carried::Nothing => return Ok(()),
             Carried::Local(_) => return Err(io::Error::other("the state of another executor")),
             Carried::Other(state) => state,
         };
         let state = read(&state)?;
-        let taken = Taken::all(&state, came)?;
+        let taken = Taken::all(&state, received)?;
         self.orders = Some(start(self.context.clone())?);
         self.resumed = Some(Box::new(Resumed { state, taken }));
         Ok(())

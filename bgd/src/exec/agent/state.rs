@@ -107,13 +107,13 @@ impl Taken {
     ///
     /// # Errors
     /// A descriptor is missing.
-    pub fn all(state: &AgentsState, came: &mut ReceivedFds) -> io::Result<Self> {
+    pub fn all(state: &AgentsState, received: &mut ReceivedFds) -> io::Result<Self> {
         let lives = state.seats.iter().flat_map(|seat| seat.live.descriptors());
         let templates = state.turns.iter().filter_map(|turn| match turn {
             TurnState::Opening(_) => None,
             TurnState::Following(turn) => turn.template.as_ref()?.descriptor(),
         });
-        lives.chain(templates).map(|fd| Ok((fd, came.take(fd)?))).collect::<io::Result<_>>().map(Self)
+        lives.chain(templates).map(|fd| Ok((fd, received.take(fd)?))).collect::<io::Result<_>>().map(Self)
     }
 
     /// Takes one descriptor.

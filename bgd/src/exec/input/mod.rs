@@ -175,7 +175,7 @@ impl InputPipe {
     ) -> impl Future<Output = io::Result<u64>> + Send + use<> {
         let is_full = !self.queued.is_closed() && self.writes.lock().len() >= MOST;
         let state = InputWrite { write: WriteState { number, data, written: 0 }, eof };
-        let taken = (!is_full).then(|| self.go_on_writing(state));
+        let taken = (!is_full).then(|| self.continue_writing(state));
         async move {
             match taken {
                 Some(written) => written.await,
@@ -185,7 +185,10 @@ impl InputPipe {
     }
 
     /// Like [`Self::write`], for a write that another program has accepted, however many are pending.
-    pub fn go_on_writing(&self, state: InputWrite) -> impl Future<Output = io::Result<u64>> + Send + use<> {
+    pub fn continue_writing(
+        &self,
+        state: InputWrite,
+    ) -> impl Future<Output = io::Result<u64>> + Send + use<> {
         let queued = self.queued.send(()).map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe));
         let ordered = queued.map(|()| {
             let (done, result) = oneshot::channel();

@@ -89,7 +89,7 @@ impl Local {
     pub(super) fn restore(
         &mut self,
         state: LocalState,
-        came: &mut ReceivedFds,
+        received: &mut ReceivedFds,
         spec: &SpecOf<'_>,
     ) -> io::Result<()> {
         let LocalState { processes, starts, outputs, drains, helpers, subreapers } = state;
@@ -103,7 +103,7 @@ impl Local {
         let mut all_drains = HashMap::new();
         for state in drains {
             let (task, run) = (state.task, state.run);
-            let drains = self.handoffs.add_carried(state, &self.context.facts, came)?;
+            let drains = self.handoffs.add_carried(state, &self.context.facts, received)?;
             all_drains.insert(task, (run, drains));
         }
         for process in processes {
@@ -114,7 +114,7 @@ impl Local {
             if let Some(HandedState { is_running: true, client, .. }) = process.handed {
                 self.handoffs.running.insert(task, Running { pid: process.leader, client });
             }
-            process.resume(&mut self.processes, &mut self.terminals, drains, came)?;
+            process.resume(&mut self.processes, &mut self.terminals, drains, received)?;
         }
         // The rest belongs to trees that have ended, but other processes have their pipes open.
         for (task, (run, drains)) in all_drains {
@@ -128,7 +128,7 @@ impl Local {
                 self.terminals.prepare().map_err(|error| io::Error::other(error.message.into_string()))?;
             }
             self.owners_before.extend(owner.map(|owner| (task, owner)));
-            let streams = Streams::Own(inherited.take(came)?);
+            let streams = Streams::Own(inherited.take(received)?);
             self.starts.push(StartOrder { task, run, spec, env, place, streams });
         }
         Ok(())
@@ -198,17 +198,18 @@ impl ProcessState {
         processes: &mut Processes,
         terminals: &mut OpenTerminals,
         drains: Drains,
-        came: &mut ReceivedFds,
+        received: &mut ReceivedFds,
     ) -> io::Result<()> {
         let Self { task, run, leader, cgroup, mark, split, .. } = self;
         let Self { input, unread, probe, progress, terminal, handed, handle, is_inherited, .. } = self;
         let context = &processes.context;
-        let resumed = terminal.map(|state| state.resume(task, run, terminals, context, came)).transpose()?;
+        let resumed =
+            terminal.map(|state| state.resume(task, run, terminals, context, received)).transpose()?;
         let (job, terminal) = resumed.unzip();
         let job = job.flatten();
         let is_handed = handed.is_some();
-        let handed_tree = handed.map(|handed| handed.resume(leader, came)).transpose()?.map(Arc::new);
-        let handle = handle.map(|handle| came.take(handle).map(PidFd::from)).transpose()?.map(Arc::new);
+        let handed_tree = handed.map(|handed| handed.resume(leader, received)).transpose()?.map(Arc::new);
+        let handle = handle.map(|handle| received.take(handle).map(PidFd::from)).transpose()?.map(Arc::new);
         let tree = Tree {
             task,
             leader,
@@ -223,7 +224,7 @@ impl ProcessState {
             is_inherited,
             adopted: Arc::clone(&context.adopted),
         };
-        let input = input.map(|fd| came.take(fd).and_then(InputPipe::new)).transpose()?;
+        let input = input.map(|fd| received.take(fd).and_then(InputPipe::new)).transpose()?;
         // The pid of a reaped leader may have been reused; a killed daemon had just reaped one that has no handle.
         let pidfd = match (progress.stage, &handed_tree, &handle) {
             (Stage::Rest, _, _) => Err(io::ErrorKind::NotFound.into()),
@@ -239,7 +240,7 @@ impl ProcessState {
         };
         // Last, as any later failure would leave the file of its socket behind.
         let of_probe = (run, tree.clone(), context.clone());
-        let probe = probe.map(|probe| Probe::restore(probe, came, of_probe)).transpose()?;
+        let probe = probe.map(|probe| Probe::restore(probe, received, of_probe)).transpose()?;
         let (reported, is_left) = (progress.reported.clone(), progress.is_left);
         let handed = is_handed.then_some(Handed { drains, terminal, reported, is_left });
         processes.supervise(run, tree, split, pidfd, SupervisorStart { input, job, handed, progress });
@@ -265,12 +266,12 @@ impl HandedState {
         Self { handle: Fd::OF_PROCESS, leads, held: Vec::new(), is_running: true, client: None }
     }
 
-    fn resume(self, leader: i32, came: &mut ReceivedFds) -> io::Result<HandedTree> {
+    fn resume(self, leader: i32, received: &mut ReceivedFds) -> io::Result<HandedTree> {
         let Self { handle, leads, held, is_running: _, client: _ } = self;
         let held =
-            held.into_iter().map(|(pid, handle)| Ok(Member { pid, handle: came.take(handle)?.into() }));
+            held.into_iter().map(|(pid, handle)| Ok(Member { pid, handle: received.take(handle)?.into() }));
         let held = held.collect::<io::Result<_>>()?;
-        Ok(HandedTree::restore(leader, came.take(handle)?.into(), leads, held))
+        Ok(HandedTree::restore(leader, received.take(handle)?.into(), leads, held))
     }
 }
 
@@ -282,14 +283,14 @@ impl TerminalState {
         run: u32,
         terminals: &mut OpenTerminals,
         context: &Context,
-        came: &mut ReceivedFds,
+        received: &mut ReceivedFds,
     ) -> io::Result<(Option<TerminalJob>, Terminal)> {
         let Self { job, followed, owed, typists } = self;
-        let taken = followed.map(|followed| followed.take(came)).transpose()?;
+        let taken = followed.map(|followed| followed.take(received)).transpose()?;
         let loss = Loss::new(task, run, context.facts.clone());
         let terminal = terminals.add_carried(task, taken, (owed, typists), loss)?;
         let job = job.map(|JobState { pid, handle, name }| {
-            let handle = Arc::new(came.take(handle)?.into());
+            let handle = Arc::new(received.take(handle)?.into());
             Ok::<_, io::Error>(TerminalJob { pid, handle, name, terminal: terminal.clone() })
         });
         Ok((job.transpose()?, terminal))

@@ -146,18 +146,18 @@ impl Handoffs {
         &mut self,
         state: DrainsState,
         facts: &Facts,
-        came: &mut ReceivedFds,
+        received: &mut ReceivedFds,
     ) -> io::Result<Drains> {
         let DrainsState { task, run, flows } = state;
         self.thread()?;
         let flows = flows.into_iter().map(|flow| {
             let FlowState { source, is_pipe, file, offset, is_losing, via, via_out } = flow;
-            let source = came.take(source)?;
+            let source = received.take(source)?;
             let source = if is_pipe { Source::Pipe(source) } else { Source::Socket(source) };
-            let file = file.map(|file| came.take(file)).transpose()?.map(File::from);
+            let file = file.map(|file| received.take(file)).transpose()?.map(File::from);
             let via = match (via, via_out) {
-                (Some((out, into)), _) => Some(Via { out: came.take(out)?, into: came.take(into)? }),
-                (None, Some(out)) => Some(Via::of_read_end(came.take(out)?)?),
+                (Some((out, into)), _) => Some(Via { out: received.take(out)?, into: received.take(into)? }),
+                (None, Some(out)) => Some(Via::of_read_end(received.take(out)?)?),
                 (None, None) => None,
             };
             Ok(FlowBefore { source, file, offset, is_losing, via })

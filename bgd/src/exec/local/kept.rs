@@ -294,7 +294,7 @@ impl Local {
         }
         left.refresh_terminal()?;
         left.refresh_drains()?;
-        let HeldRun { key: Key { task, run }, pid, mut process, drains: flows, mut came } = left;
+        let HeldRun { key: Key { task, run }, pid, mut process, drains: flows, mut received } = left;
         if (process.task, process.run) != (task, run) {
             return Err(io::Error::other("the keeper's record of it differs from what was started"));
         }
@@ -317,7 +317,7 @@ impl Local {
         let drains = if flows.is_empty() {
             Drains::default()
         } else {
-            self.handoffs.add_carried(DrainsState { task, run, flows }, &self.context.facts, &mut came)?
+            self.handoffs.add_carried(DrainsState { task, run, flows }, &self.context.facts, &mut received)?
         };
         if resumed.ended == Ended::Tree {
             self.close_when_drained(task, run, &drains);
@@ -333,7 +333,7 @@ impl Local {
         if process.terminal.is_some() {
             self.terminals.prepare().map_err(|error| io::Error::other(error.message.into_string()))?;
         }
-        process.resume(&mut self.processes, &mut self.terminals, drains, &mut came)?;
+        process.resume(&mut self.processes, &mut self.terminals, drains, &mut received)?;
         self.terminals.resume(&HashMap::new(), &self.context.unread);
         self.handoffs.resume();
         let supervised = self.processes.supervised.get(&task);

@@ -245,7 +245,7 @@ impl Local {
     }
 
     /// Resumes the previous program's pending writes to standard inputs.
-    fn go_on_writing(&mut self, clients: &HashMap<u64, Arc<Client>>) {
+    fn continue_writing(&mut self, clients: &HashMap<u64, Arc<Client>>) {
         let all = self.processes.supervised.iter_mut();
         let unread = all.map(|(task, supervised)| (*task, std::mem::take(&mut supervised.unread)));
         for (task, unread) in unread.filter(|(_, unread)| !unread.is_empty()).collect::<Vec<_>>() {
@@ -253,7 +253,7 @@ impl Local {
             for write in input.restore(unread, clients) {
                 let about = (write.write.number, write.eof);
                 let unread = self.context.unread.count_unlimited(write.write.data.len());
-                self.answer_write(task, input.clone(), about, unread, input.go_on_writing(write));
+                self.answer_write(task, input.clone(), about, unread, input.continue_writing(write));
             }
         }
     }
@@ -402,9 +402,9 @@ impl Executor for Local {
         self.state(named).map(Carried::Local)
     }
 
-    fn resume(&mut self, carried: Carried, came: &mut ReceivedFds, spec: &SpecOf<'_>) -> io::Result<()> {
+    fn resume(&mut self, carried: Carried, received: &mut ReceivedFds, spec: &SpecOf<'_>) -> io::Result<()> {
         match carried {
-            Carried::Local(state) => self.restore(state, came, spec),
+            Carried::Local(state) => self.restore(state, received, spec),
             Carried::Nothing => Ok(()),
             Carried::Other(_) => Err(io::Error::other("the state of another executor")),
         }
@@ -419,7 +419,7 @@ impl Executor for Local {
         self.terminals.resume(clients, &self.context.unread);
         self.keep_going_unseen();
         self.handoffs.resume();
-        self.go_on_writing(clients);
+        self.continue_writing(clients);
         // A client that is gone reports nothing any more.
         for (task, running) in &self.handoffs.running {
             if running.client.is_some_and(|client| !clients.contains_key(&client)) {

@@ -171,7 +171,7 @@ impl OpenTerminals {
             shown.owed.restore(owed, clients);
             for write in writes {
                 let (number, unread) = (write.number, unread.count_unlimited(write.data.len()));
-                shown.answer_write(task, number, unread, written(shown.terminal.go_on_writing(write)));
+                shown.answer_write(task, number, unread, written(shown.terminal.continue_writing(write)));
             }
             if state.is_stop_awaited || left.iter().any(|seat| shown.is_unattended_without(seat)) {
                 self.unseen.push(task);

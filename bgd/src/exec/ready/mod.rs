@@ -166,12 +166,12 @@ impl Probe {
     /// Its socket did not arrive.
     pub fn restore(
         state: ProbeState,
-        came: &mut ReceivedFds,
+        received: &mut ReceivedFds,
         (run, tree, context): (u32, Tree, Context),
     ) -> io::Result<Self> {
         let ProbeState { ready, deadline, is_reported, folder, sizes, socket } = state;
         let socket = socket.map(|(path, fd)| {
-            Ok::<_, io::Error>(NotifySocket::restore(path.as_os_str().into(), came.take(fd)?))
+            Ok::<_, io::Error>(NotifySocket::restore(path.as_os_str().into(), received.take(fd)?))
         });
         let awaited = Awaited { ready, timeout: None, folder, sizes, socket: socket.transpose()? };
         let deadline = deadline.map(|deadline| Instant::from_std(deadline.instant()));

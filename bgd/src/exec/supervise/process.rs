@@ -233,7 +233,7 @@ impl Processes {
             shown,
         };
         match progress.stage {
-            Stage::Rest => tokio::spawn(supervisor.go_on_with_rest()),
+            Stage::Rest => tokio::spawn(supervisor.resume_rest()),
             Stage::AtWork | Stage::Leader => tokio::spawn(supervisor.run(pidfd)),
         };
     }

@@ -13,7 +13,7 @@ use crate::os::pidfd::SIGKILL;
 
 impl Supervisor {
     /// Resumes after an upgrade the supervision of a tree whose leader had ended, while other processes had not.
-    pub(super) async fn go_on_with_rest(mut self) {
+    pub(super) async fn resume_rest(mut self) {
         self.tree.has_leader = false;
         self.has_ended = true;
         let (members, drains) = (self.survivors().await, self.drains());

@@ -207,7 +207,7 @@ fn talk(
     announced.map(|announced| fds::send(leader, &[0], announced)).transpose()?;
     until_answer(leader, process)?;
     let mut answer = [0; ANSWER_BYTES];
-    let (count, came) = fds::receive(leader, &mut answer)?;
+    let (count, received) = fds::receive(leader, &mut answer)?;
     leader.read_exact(&mut answer[count..]).map_err(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof => io::Error::other("it ended before it had started the program"),
         _ => error,
@@ -216,7 +216,7 @@ fn talk(
         Err(error) => Ok(Err(error)),
         Ok(job) => {
             leader.set_nonblocking(true)?;
-            let handle = came.into_iter().next().ok_or(Errno::EBADF)?;
+            let handle = received.into_iter().next().ok_or(Errno::EBADF)?;
             Ok(Ok((job, handle.into())))
         }
     }

@@ -100,7 +100,7 @@ fn start(
     daemon: &UnixStream,
     terminal: &OwnedFd,
 ) -> io::Result<(Result<Spawned, SpawnError>, Option<UnixStream>)> {
-    let (order, came) = receive(daemon)?;
+    let (order, received) = receive(daemon)?;
     let mut announced = Vec::new();
     if !order.announcement.is_empty() {
         announced = fds::receive(daemon, &mut [0])?.1;
@@ -119,11 +119,11 @@ fn start(
         pid_at: PID_AT,
         descriptors: &announced,
     });
-    let mut came = came.iter();
+    let mut received = received.iter();
     let mut stdio = [terminal.as_fd(); 3];
     for (stream, given) in stdio.iter_mut().zip(order.given) {
         if given {
-            *stream = came.next().ok_or_else(missing)?.as_fd();
+            *stream = received.next().ok_or_else(missing)?.as_fd();
         }
     }
     let limit = |(resource, rlim_cur, rlim_max): &(i32, u64, u64)| {

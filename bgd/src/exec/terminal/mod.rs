@@ -94,7 +94,7 @@ impl Terminal {
     }
 
     /// Resumes a write that another program has begun. The receiver resolves when it is done.
-    pub fn go_on_writing(&self, write: WriteState) -> oneshot::Receiver<io::Result<u64>> {
+    pub fn continue_writing(&self, write: WriteState) -> oneshot::Receiver<io::Result<u64>> {
         let WriteState { number, data, written } = write;
         let (done, result) = oneshot::channel();
         // That program had no more writes than there are slots.

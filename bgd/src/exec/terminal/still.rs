@@ -147,18 +147,18 @@ impl FollowedState {
         (self.master, self.output)
     }
 
-    /// Takes the descriptors out of `came`.
+    /// Takes the descriptors out of `received`.
     ///
     /// # Errors
     /// A descriptor did not arrive.
-    pub fn take(self, came: &mut carry::ReceivedFds) -> io::Result<Taken> {
+    pub fn take(self, received: &mut carry::ReceivedFds) -> io::Result<Taken> {
         let Self { session, master, slave, leader_news, output } = self;
         Ok(Taken {
             state: session,
-            master: came.take(master)?,
-            slave: slave.map(|fd| came.take(fd)).transpose()?,
-            leader_news: leader_news.map(|fd| came.take(fd)).transpose()?,
-            output: came.take(output)?,
+            master: received.take(master)?,
+            slave: slave.map(|fd| received.take(fd)).transpose()?,
+            leader_news: leader_news.map(|fd| received.take(fd)).transpose()?,
+            output: received.take(output)?,
         })
     }
 }

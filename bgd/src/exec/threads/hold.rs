@@ -24,8 +24,8 @@ impl<T> KeepStill<T> {
 /// Keeps an owner still until this is dropped.
 #[derive(Debug)]
 pub struct Hold<T> {
-    coming: oneshot::Receiver<T>,
-    came: Option<T>,
+    receiver: oneshot::Receiver<T>,
+    state: Option<T>,
     is_gone: bool,
     _resume: oneshot::Sender<Infallible>,
 }
@@ -33,27 +33,27 @@ pub struct Hold<T> {
 impl<T> Hold<T> {
     /// Creates the hold, and the order for the owner to be held.
     pub fn new() -> (Self, KeepStill<T>) {
-        let ((still, coming), (held, resumed)) = (oneshot::channel(), oneshot::channel());
-        (Self { coming, came: None, is_gone: false, _resume: held }, KeepStill { still, resumed })
+        let ((still, receiver), (held, resumed)) = (oneshot::channel(), oneshot::channel());
+        (Self { receiver, state: None, is_gone: false, _resume: held }, KeepStill { still, resumed })
     }
 
     /// Checks whether the owner is still by now.
     pub fn look(&mut self) {
-        match self.coming.try_recv() {
-            Ok(still) => self.came = Some(still),
+        match self.receiver.try_recv() {
+            Ok(still) => self.state = Some(still),
             Err(oneshot::error::TryRecvError::Empty) => {}
-            Err(oneshot::error::TryRecvError::Closed) => self.is_gone = self.came.is_none(),
+            Err(oneshot::error::TryRecvError::Closed) => self.is_gone = self.state.is_none(),
         }
     }
 
     /// Reports whether the owner was still at the last look, or has ended.
     pub fn is_still(&self) -> bool {
-        self.is_gone || self.came.is_some()
+        self.is_gone || self.state.is_some()
     }
 
     /// Returns the owner's state; `None` if it has not handed it over, or has ended.
     pub fn still(&self) -> Option<&T> {
-        self.came.as_ref()
+        self.state.as_ref()
     }
 }
 

@@ -72,10 +72,10 @@ pub fn handoff(params: HandoffParams, fds: Vec<OwnedFd>) -> Result<Body, RpcErro
         return Err(invalid(format!("`started_at` is {at}, which is in the future")));
     }
     check_kinds(&params.streams)?;
-    let (wanted, came) = (params.streams.len() + 1, fds.len());
-    if wanted != came {
-        let came = count(came, "descriptor");
-        let message = format!("the line came with {came}, but a pidfd and `streams` require {wanted}");
+    let (wanted, received) = (params.streams.len() + 1, fds.len());
+    if wanted != received {
+        let received = count(received, "descriptor");
+        let message = format!("the line came with {received}, but a pidfd and `streams` require {wanted}");
         return Err(
             invalid(message).hint("send them by SCM_RIGHTS with the first byte of the line, the pidfd first")
         );

@@ -143,7 +143,7 @@ fn begin_again(dispatcher: &mut Dispatcher, mut kept: Kept, left: LeftRuns, inte
         internals.send(Internal::Recorded(Recorded { upto, is_written: true, trouble: None }));
     });
     dispatcher.make_durable(journal, None, true);
-    dispatcher.go_on_with_clock(&mut kept, None);
+    dispatcher.resume_clock(&mut kept, None);
     dispatcher.begin_again(kept, left, "a test has killed it");
 }
 

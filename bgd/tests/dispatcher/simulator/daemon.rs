@@ -69,7 +69,7 @@ impl Daemon {
             let state = world.state();
             (state.disk.kept(), state.disk.epoch)
         };
-        let epoch = self.dispatcher.go_on_with_clock(&mut kept, epoch);
+        let epoch = self.dispatcher.resume_clock(&mut kept, epoch);
         world.state().disk.epoch = Some(epoch);
         let left = world.left_runs(&kept);
         self.dispatcher.begin_again(kept, left, why);

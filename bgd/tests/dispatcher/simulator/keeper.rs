@@ -170,7 +170,7 @@ impl World {
     }
 
     /// A daemon resumes a run.
-    pub fn gone_on_with(&self, key: Key, resumed: &Resumed) -> io::Result<i32> {
+    pub fn run_resumed(&self, key: Key, resumed: &Resumed) -> io::Result<i32> {
         let Key { task, run } = key;
         self.trace(format!("go on {task} {run} {:?}", resumed.ended).as_bytes());
         let mut state = self.state();

@@ -166,7 +166,7 @@ impl Machine {
         if left.is_empty() && self.runs.is_empty() && self.has_swept {
             self.origin.forget();
         }
-        self.go_on(host);
+        self.switch_to(host);
     }
 
     /// Leaves its runs to the previous host, as it refuses further connections and may be gone for good, and returns to
@@ -187,14 +187,14 @@ impl Machine {
         for task in left {
             self.vanish(task, &why);
         }
-        self.go_on(next);
+        self.switch_to(next);
         if self.runs.is_empty() {
             self.disconnect_idle();
         }
     }
 
-    /// Goes on with another host, on which nothing is yet.
-    fn go_on(&mut self, host: String) {
+    /// Switches to another host, on which nothing is yet.
+    fn switch_to(&mut self, host: String) {
         self.ssh.shell.host = host;
         (self.is_back, self.gave_up_sweep) = (false, false);
         (self.link, self.instance) = (Link::Idle, None);

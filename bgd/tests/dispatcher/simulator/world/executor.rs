@@ -120,7 +120,7 @@ impl Executor for Simulated {
     }
 
     fn adopt(&mut self, left: HeldRun, resumed: &Resumed) -> io::Result<i32> {
-        self.0.gone_on_with(left.key, resumed)
+        self.0.run_resumed(left.key, resumed)
     }
 
     fn end_recorded(&mut self, task: TaskId, run: u32) {

@@ -43,11 +43,7 @@ pub struct Member {
 impl Member {
     /// Sends the process a signal, unless it has ended.
     pub fn send(&self, signal: i32) {
-        if let Err(error) = self.handle.signal(signal)
-            && errno(&error) != Errno::ESRCH
-        {
-            tracing::warn!(pid = self.pid, signal, %error, "cannot signal a process");
-        }
+        send(self.pid, &self.handle, signal);
     }
 }
 
@@ -72,12 +68,12 @@ fn errno(error: &io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(0))
 }
 
-/// Sends a signal to a process, unless it has ended.
-pub(in crate::exec) fn send(process: &PidFd, signal: i32) {
+/// Sends a signal to a process, unless it has ended. The pid is for messages only.
+pub(in crate::exec) fn send(pid: i32, process: &PidFd, signal: i32) {
     if let Err(error) = process.signal(signal)
         && errno(&error) != Errno::ESRCH
     {
-        tracing::warn!(signal, %error, "cannot signal a process");
+        tracing::warn!(pid, signal, %error, "cannot signal a process");
     }
 }
 
@@ -174,18 +170,18 @@ pub struct Image([u64; 3]);
 
 impl Stat {
     fn is_leaving(&self) -> bool {
-        self.memory == 0 && !self.has_ended()
+        self.memory == 0 && !self.is_zombie()
     }
 
     /// Reports whether the process is only waiting to be reaped. That requires that its last thread has ended: the
     /// process keeps its descriptors and its children while that thread is exiting.
-    pub(in crate::exec) fn has_ended(&self) -> bool {
+    pub(in crate::exec) fn is_zombie(&self) -> bool {
         matches!(self.state, 'Z' | 'X') && self.threads <= 1
     }
 
     /// Reports whether it has stopped or ended.
     pub(in crate::exec) fn is_at_rest(&self) -> bool {
-        self.has_ended() || matches!(self.state, 'T' | 't')
+        self.is_zombie() || matches!(self.state, 'T' | 't')
     }
 
     pub(in crate::exec) fn of(pid: i32) -> Option<Self> {

@@ -60,8 +60,8 @@ impl Supervisor {
         let Some(signal) = self.ending.filter(|_| self.tree.handed.is_none()) else { return };
         for (pid, handle) in watched {
             if self.asked.insert(*pid) {
-                send(handle.get_ref(), signal);
-                send(handle.get_ref(), SIGCONT);
+                send(*pid, handle.get_ref(), signal);
+                send(*pid, handle.get_ref(), SIGCONT);
             }
         }
     }

@@ -449,7 +449,7 @@ impl Supervisor {
                 () = ended(job.as_ref()) => {
                     // The leader exits as the job did, but not while it is stopped, which the job may have caused.
                     job = None;
-                    send(pidfd.get_ref(), SIGCONT);
+                    send(self.tree.leader, pidfd.get_ref(), SIGCONT);
                 }
                 Some(order) = self.orders.recv() => {
                     self.shown.works();
@@ -477,7 +477,9 @@ impl Supervisor {
 
     /// Signals the leader, or the job that it leads.
     pub(super) fn send_to_leader(&self, leader: &PidFd, signal: i32) {
-        send(self.job.as_ref().map_or(leader, |job| &job.handle), signal);
+        let job = self.job.as_ref().map(|job| (job.pid, &*job.handle));
+        let (pid, process) = job.unwrap_or((self.tree.leader, leader));
+        send(pid, process, signal);
     }
 
     /// Reaps the ended leader. A debugger may hold it for a while, and no event reports its release.

@@ -274,7 +274,7 @@ impl Tree {
     /// Reports whether this orphan belongs to the tree and lives. An unreaped orphan has left no children behind, and
     /// may stay for seconds if pid 1 is slow.
     fn owns_living_orphan(&self, pid: i32) -> bool {
-        Stat::of(pid).is_some_and(|stat| !stat.has_ended() && self.owns_orphan(pid, &stat))
+        Stat::of(pid).is_some_and(|stat| !stat.is_zombie() && self.owns_orphan(pid, &stat))
     }
 
     /// Reports whether this orphan belongs to the tree.

@@ -82,7 +82,7 @@ impl Tree {
         let mut had_stopped = true;
         let has_seen_all = self.visit_not_frozen(Order::ParentsFirst, |member| match Stat::of(member.pid) {
             None => {}
-            Some(stat) if stat.has_ended() => {}
+            Some(stat) if stat.is_zombie() => {}
             Some(stat) if stat.is_at_rest() => {
                 if let Some(stopped) = &mut stopped {
                     stopped.insert(member.pid);

@@ -8,6 +8,14 @@ use serde::{Deserialize, Serialize};
 /// Private modes that are on initially: lines wrap, the cursor is shown.
 const ON_AT_FIRST: [u16; 2] = [7, 25];
 
+/// The only other mode that is on initially: the cursor is as visible as usual. tmux and screen switch it off for a very
+/// visible one.
+const USUAL_CURSOR: u16 = 34;
+
+/// The only other mode that is on initially: the cursor is as visible as usual. tmux and screen switch it off for a very
+/// visible one.
+const USUAL_CURSOR: u16 = 34;
+
 /// Private modes that are tracked elsewhere or can't be switched back: VT52, 132 columns, and the position of the
 /// cursor.
 const NOT_FOLLOWED: [u16; 4] = [2, 3, 40, 1048];
@@ -32,7 +40,7 @@ pub type Region = (u16, u16);
 pub struct Modes {
     /// Private modes (`CSI ? n h`) that are not in their initial state, with the most recently changed last.
     private: Vec<u16>,
-    /// Other modes (`CSI n h`) that are on.
+    /// Other modes (`CSI n h`) that are not in their initial state.
     ansi: Vec<u16>,
     /// The mode that selected the alternate screen.
     alternate: Option<u16>,
@@ -187,7 +195,7 @@ impl Modes {
             }
             (None, [], b'h' | b'l') => {
                 for mode in params {
-                    change(&mut self.ansi, *mode, last == b'h');
+                    change(&mut self.ansi, *mode, (last == b'h') != (*mode == USUAL_CURSOR));
                 }
             }
             (None, [], b'm') => self.attributes = true,
@@ -257,7 +265,7 @@ impl Modes {
             put(format_args!("\x1b[?{mode}{end}"));
         }
         for mode in self.ansi.iter().rev() {
-            put(format_args!("\x1b[{mode}l"));
+            put(format_args!("\x1b[{mode}{}", if *mode == USUAL_CURSOR { 'h' } else { 'l' }));
         }
         if self.keypad {
             put(format_args!("\x1b>"));
@@ -315,7 +323,7 @@ impl Modes {
             put(format_args!("\x1b[?{mode}{end}"));
         }
         for mode in &self.ansi {
-            put(format_args!("\x1b[{mode}h"));
+            put(format_args!("\x1b[{mode}{}", if *mode == USUAL_CURSOR { 'l' } else { 'h' }));
         }
         if self.keypad {
             put(format_args!("\x1b="));
@@ -394,6 +402,26 @@ mod tests {
         assert_eq!(Modes::default().restore() + &Modes::default().set(), "");
         let modes = after(&[(Some(b'?'), &[25, 2004], &[], b'l'), (Some(b'?'), &[25], &[], b'h')]);
         assert_eq!(modes, Modes::default());
+    }
+
+    #[test]
+    fn usual_cursor_of_tmux_needs_no_restore() {
+        let very_visible: Control<'_> = (None, &[34], &[], b'l');
+        let usual: Control<'_> = (None, &[34], &[], b'h');
+        assert_eq!(after(&[usual]), Modes::default());
+        let modes = after(&[very_visible]);
+        assert_eq!([modes.restore(), modes.set()], ["\x1b[34h", "\x1b[34l"]);
+        assert_eq!(after(&[very_visible, usual]), Modes::default());
+    }
+
+    #[test]
+    fn usual_cursor_of_tmux_needs_no_restore() {
+        let very_visible: Control<'_> = (None, &[34], &[], b'l');
+        let usual: Control<'_> = (None, &[34], &[], b'h');
+        assert_eq!(after(&[usual]), Modes::default());
+        let modes = after(&[very_visible]);
+        assert_eq!([modes.restore(), modes.set()], ["\x1b[34h", "\x1b[34l"]);
+        assert_eq!(after(&[very_visible, usual]), Modes::default());
     }
 
     #[test]

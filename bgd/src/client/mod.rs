@@ -187,7 +187,7 @@ impl Client {
         }
     }
 
-    /// Waits until everything told so far is written, or the connection is broken.
+    /// Waits until everything queued so far is written, or the connection is broken.
     pub async fn wait_until_written(&self) {
         loop {
             let waiting = self.read_on.notified();

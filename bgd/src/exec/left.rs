@@ -325,7 +325,7 @@ impl<'a> Starting<'a> {
         }
         let sealed = parcel.seal(process);
         let (text, descriptors) =
-            sealed.map_err(|error| format!("the keeper of tasks can't be told about it: {error}"))?;
+            sealed.map_err(|error| format!("it can't be announced to the keeper of tasks: {error}"))?;
         Ok((keeper::announcement(Key { task: *task, run: *run }, &text), descriptors))
     }
 }

@@ -595,6 +595,6 @@ fn r130_numbers_skip_ahead_if_more_was_reported_than_written() {
     let more = again(Some(seq + 5));
     assert_eq!(more.seq, seq + 5);
     for number in [more.inboxes.last, more.notices, again(None).seq, again(None).inboxes.last] {
-        assert_eq!(number, 1_000_000_000_000, "beyond all that was told");
+        assert_eq!(number, 1_000_000_000_000, "beyond all that was reported");
     }
 }

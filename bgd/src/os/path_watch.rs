@@ -108,7 +108,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_mins(1);
 
     async fn until_changed(missing: &PathWatch) {
-        tokio::time::timeout(PATIENCE, missing.changed()).await.expect("it is told");
+        tokio::time::timeout(PATIENCE, missing.changed()).await.expect("it is reported");
     }
 
     #[tokio::test]

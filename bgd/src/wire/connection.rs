@@ -359,7 +359,7 @@ impl Connection {
         true
     }
 
-    /// Closes the direction from the client once it was told why. The other one stays open until all its requests are
+    /// Closes the direction from the client once it was sent the reason. The other one stays open until all its requests are
     /// answered, but a client that goes on writing fails, rather than wait for answers that never come.
     async fn close_to_requests(&self) {
         // Some clients look for the reason as soon as a write fails.

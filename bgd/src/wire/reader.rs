@@ -318,7 +318,7 @@ mod tests {
                     Effect::Notice { notice, .. } => Some(notice),
                     _ => None,
                 });
-                (number, notice.expect("its end is told"))
+                (number, notice.expect("its end is reported"))
             })
             .collect();
         let home = tempfile::tempdir().unwrap();

@@ -31,7 +31,7 @@ use crate::exec::output::place::write_all;
 use crate::os::clock::sleep_until;
 
 /// The shortest time between two reports of activity to the core.
-const MOVED_EVERY: Duration = Duration::from_millis(500);
+const ACTIVITY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The mark before text that arrives after the end of the turn.
 const LATE: &str = "[late] ";
@@ -76,7 +76,7 @@ pub struct Recorder {
     loss: Loss,
     /// Reports that the core does not have yet.
     pending: PendingReports,
-    last_moved: Option<Instant>,
+    last_activity: Option<Instant>,
     last_report: Option<Report>,
     last_plan: Vec<PlanStep>,
     is_late: bool,
@@ -109,7 +109,7 @@ impl Recorder {
             model_error: None,
             loss,
             pending: PendingReports::default(),
-            last_moved: None,
+            last_activity: None,
             last_report: None,
             last_plan: Vec::new(),
             is_late: false,
@@ -134,7 +134,7 @@ impl Recorder {
             separate,
         } = state;
         let loss = Loss::new(task, run, context.facts.clone());
-        let (file, last_moved, pending) = (None, None, PendingReports::default());
+        let (file, last_activity, pending) = (None, None, PendingReports::default());
         Self {
             task,
             run,
@@ -146,7 +146,7 @@ impl Recorder {
             model_error,
             loss,
             pending,
-            last_moved,
+            last_activity,
             last_report,
             last_plan,
             is_late,
@@ -307,11 +307,11 @@ impl Recorder {
         }
     }
 
-    /// Reports activity, at most once per [`MOVED_EVERY`].
+    /// Reports activity, at most once per [`ACTIVITY_INTERVAL`].
     pub fn note_activity(&mut self) {
         let now = Instant::now();
-        if self.last_moved.is_none_or(|last| now.duration_since(last) >= MOVED_EVERY) {
-            self.last_moved = Some(now);
+        if self.last_activity.is_none_or(|last| now.duration_since(last) >= ACTIVITY_INTERVAL) {
+            self.last_activity = Some(now);
             self.report(Fact::Activity);
         }
     }

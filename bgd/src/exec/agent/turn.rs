@@ -82,9 +82,9 @@ pub struct TurnLinks {
 }
 
 /// Runs a turn to its end, then keeps recording late output.
-pub async fn run(manager: Rc<Manager>, order: TurnOrder, ties: TurnLinks) {
-    let order = with_prompt(order, &ties.context).await;
-    let mut turn = Turn::new(order, ties);
+pub async fn run(manager: Rc<Manager>, order: TurnOrder, links: TurnLinks) {
+    let order = with_prompt(order, &links.context).await;
+    let mut turn = Turn::new(order, links);
     turn.shown.show(Visible::Opening(Box::new(turn.order.clone())));
     let late = turn.take(&manager).await;
     turn.leave(&manager, late).await;
@@ -96,10 +96,10 @@ pub async fn resume(
     state: FollowState,
     lease: Lease,
     updates: mpsc::Receiver<Update>,
-    ties: TurnLinks,
+    links: TurnLinks,
 ) {
     let FollowState { order, opened, is_accepted, recorder, asked, .. } = state;
-    let mut turn = Turn::new(order, ties);
+    let mut turn = Turn::new(order, links);
     turn.asked = asked.into_iter().map(Asked::restore).collect();
     turn.last_question = state.last_question;
     (turn.stopping, turn.denied, turn.user_denials) = (state.stopping, state.denied, state.user_denials);
@@ -145,8 +145,8 @@ struct Ready {
 }
 
 impl Turn {
-    fn new(order: TurnOrder, ties: TurnLinks) -> Self {
-        let TurnLinks { control, shown, context } = ties;
+    fn new(order: TurnOrder, links: TurnLinks) -> Self {
+        let TurnLinks { control, shown, context } = links;
         Self {
             order,
             context,

@@ -21,8 +21,8 @@ impl Manager {
         let (control, orders) = mpsc::unbounded_channel();
         let shown = Shown::default();
         self.turns.borrow_mut().insert(task, Running { run, control, shown: shown.clone() });
-        let ties = TurnLinks { control: orders, shown, context: self.context.clone() };
-        let turn = tokio::task::spawn_local(turn::run(Rc::clone(self), order, ties));
+        let links = TurnLinks { control: orders, shown, context: self.context.clone() };
+        let turn = tokio::task::spawn_local(turn::run(Rc::clone(self), order, links));
         self.watch_turn(task, run, turn);
     }
 
@@ -37,8 +37,8 @@ impl Manager {
         let (control, orders) = mpsc::unbounded_channel();
         let shown = Shown::default();
         self.turns.borrow_mut().insert(task, Running { run, control, shown: shown.clone() });
-        let ties = TurnLinks { control: orders, shown, context: self.context.clone() };
-        let turn = turn::resume(Rc::clone(self), state, lease, updates, ties);
+        let links = TurnLinks { control: orders, shown, context: self.context.clone() };
+        let turn = turn::resume(Rc::clone(self), state, lease, updates, links);
         self.watch_turn(task, run, tokio::task::spawn_local(turn));
     }
 

@@ -1,8 +1,8 @@
 //! Decides what a client may do from its ancestors in `/proc`: an agent's processes may not answer that agent's own
 //! questions, and only a process's family may hand it over. Blocks for a short time: call it on a worker.
 //!
-//! This only keeps honest programs honest: every process of a user has that user's rights, and a determined one can get
-//! around these checks.
+//! This only keeps honest programs honest: every process of a user has that user's rights, and a determined one can
+//! bypass these checks.
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;

@@ -69,22 +69,23 @@ pub struct Modes {
 #[serde(default)]
 struct Keyboard {
     flags: u16,
-    pile: Vec<u16>,
+    #[serde(rename = "pile")]
+    stack: Vec<u16>,
 }
 
 impl Keyboard {
     fn push(&mut self, flags: u16) {
-        if self.pile.len() < FOLLOWED {
-            self.pile.push(flags);
+        if self.stack.len() < FOLLOWED {
+            self.stack.push(flags);
         }
     }
 
     fn pop(&mut self, count: u16) {
-        self.pile.truncate(self.pile.len().saturating_sub(usize::from(count.max(1))));
+        self.stack.truncate(self.stack.len().saturating_sub(usize::from(count.max(1))));
     }
 
     fn change(&mut self, flags: u16, how: u16) {
-        let current = self.pile.last_mut().unwrap_or(&mut self.flags);
+        let current = self.stack.last_mut().unwrap_or(&mut self.flags);
         *current = match how {
             2 => *current | flags,
             3 => *current & !flags,
@@ -94,7 +95,7 @@ impl Keyboard {
 
     fn restore(&self) -> String {
         let mut text = String::new();
-        if let count @ 1.. = self.pile.len() {
+        if let count @ 1.. = self.stack.len() {
             let _ = write!(text, "\x1b[<{count}u");
         }
         if self.flags != 0 {
@@ -108,7 +109,7 @@ impl Keyboard {
         if self.flags != 0 {
             let _ = write!(text, "\x1b[={}u", self.flags);
         }
-        for flags in &self.pile {
+        for flags in &self.stack {
             let _ = write!(text, "\x1b[>{flags}u");
         }
         text

@@ -46,7 +46,7 @@ pub fn waiting(snapshot: &Snapshot) -> Option<Waiting> {
             QueuePlace::Blocked(Blocked::Batch) => (WaitingFor::Batch, None),
             QueuePlace::Blocked(Blocked::Paused) => (WaitingFor::Paused, None),
             QueuePlace::Blocked(Blocked::Journal) => (WaitingFor::Journal, None),
-            // Recorded places can't be told apart further.
+            // Recorded places distinguish no further.
             QueuePlace::Blocked(Blocked::Slots) | QueuePlace::Out | QueuePlace::Slot(_) => {
                 (WaitingFor::Slot, None)
             }

@@ -96,7 +96,7 @@ mod tests {
         let (mut pending, begin) = (PendingReports::default(), Instant::now());
         assert_eq!((pending.due(), pending.take(begin)), (None, vec![]));
         pending.tool("first".into());
-        assert!(pending.due().is_some_and(|at| at <= Instant::now()), "the first one is told at once");
+        assert!(pending.due().is_some_and(|at| at <= Instant::now()), "the first one is reported at once");
         assert_eq!(pending.take(begin), [Fact::Tools { calls: 1, latest: vec!["first".into()] }]);
         for number in 0..10_000 {
             pending.tool(format!("tool {number}").into());

@@ -24,7 +24,7 @@ impl Recorder {
             // Created again after the upgrade.
             context: _,
             file: _,
-            last_moved: _,
+            last_activity: _,
         } = self;
         loss.report();
         RecorderState {

@@ -180,5 +180,5 @@ async fn unwritable_output_file_does_not_block_the_writer() {
     }
     // The first is the error of `splice` for such a file.
     assert_eq!(Vec::from_iter(reasons), ["Invalid argument", "No space left on device"]);
-    assert_eq!(lost, 2_000_000, "both streams' loss is told before their end is");
+    assert_eq!(lost, 2_000_000, "both streams' loss is reported before their end");
 }

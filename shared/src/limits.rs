@@ -50,8 +50,9 @@ pub const INPUT_OPTION_BYTES: usize = 256;
 /// Maximum number of foreground jobs per connection. They do not wait for slots, so nothing else bounds them.
 pub const FOREGROUND_JOBS: usize = 256;
 
-/// Maximum number of tasks in the answers that one connection waits for, each counted once per answer; another
-/// `task.block` or `task.cancel` is refused with `too_many_requests`. A single call may wait for any number.
+/// Maximum number of tasks that the calls of one connection wait for, each counted once per call; another `task.block`,
+/// `task.cancel`, `task.clear` or `session.end` that would have to wait is refused with `too_many_requests`. A single
+/// call may wait for any number.
 pub const WAITED_TASKS: usize = 50_000;
 
 /// Maximum number of bytes that one `task.write` accepts (after decoding).

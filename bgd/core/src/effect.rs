@@ -295,7 +295,7 @@ pub enum CoreError {
     TooManyJobs(usize),
     /// The connection has reached this limit on parent sessions.
     TooManySessions(usize),
-    /// The pending replies of the connection would exceed this limit on their tasks.
+    /// The waits of the connection would exceed this limit on their tasks.
     TooManyWaits(usize),
     /// The connection has reached this limit on waiting reads of inboxes.
     TooManyReads(usize),

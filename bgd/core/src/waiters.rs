@@ -118,9 +118,19 @@ pub struct Waiters {
     by_id: BTreeMap<WaiterId, Waiter>,
     by_task: HashMap<Ordinal, Vec<WaiterId>>,
     by_client: HashMap<u64, Vec<WaiterId>>,
+    /// Tasks to be removed as soon as they have settled, and why. Nobody waits for that.
+    removals: BTreeMap<Ordinal, Removal>,
     last: u64,
     #[serde(skip)]
     cleared: Cleared,
+}
+
+/// Why a task is to be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Removal {
+    Cleared,
+    /// Its parent session has ended.
+    SessionEnded,
 }
 
 /// The serialised part of the waiting calls. The rest is derived from it.
@@ -129,19 +139,21 @@ struct Stored {
     by_id: BTreeMap<WaiterId, Waiter>,
     by_task: HashMap<Ordinal, Vec<WaiterId>>,
     by_client: HashMap<u64, Vec<WaiterId>>,
+    #[serde(default)]
+    removals: BTreeMap<Ordinal, Removal>,
     last: u64,
 }
 
 impl From<Stored> for Waiters {
     /// Cleared tasks were serialised with each waiter; this shares them again.
-    fn from(Stored { mut by_id, by_task, by_client, last }: Stored) -> Self {
+    fn from(Stored { mut by_id, by_task, by_client, removals, last }: Stored) -> Self {
         let mut cleared = Cleared::default();
         let mut shared: HashMap<TaskId, Arc<Task>> = HashMap::new();
         for task in by_id.values_mut().flat_map(|waiter| &mut waiter.cleared) {
             *task = Arc::clone(shared.entry(task.id).or_insert_with(|| Arc::clone(task)));
             cleared.keep(task);
         }
-        Self { by_id, by_task, by_client, last, cleared }
+        Self { by_id, by_task, by_client, removals, last, cleared }
     }
 }
 
@@ -258,9 +270,28 @@ impl Waiters {
         over.iter().filter_map(|id| self.remove(*id).map(|waiter| (*id, waiter))).collect()
     }
 
-    /// Saves a task that is about to be cleared for waiters that still wait for others and whose reply contains the
-    /// task.
+    /// Has the tasks of a wait that nobody waits for removed one by one, each as soon as it has settled: the wait itself
+    /// need not be kept. Returns those that already have.
+    pub fn remove_unawaited(&mut self, waiter: &Waiter) -> Vec<Ordinal> {
+        for ordinal in &waiter.open {
+            let removal = self.removals.entry(*ordinal).or_insert(Removal::Cleared);
+            if matches!(waiter.then, WaitAction::EndSession { .. }) {
+                *removal = Removal::SessionEnded;
+            }
+        }
+        let all = waiter.tasks.iter().map(|(ordinal, _)| *ordinal);
+        all.filter(|ordinal| !waiter.open.contains(ordinal)).collect()
+    }
+
+    /// Reports whether a task that has settled is to be removed although nobody waits for that.
+    pub fn is_removed_unawaited(&self, ordinal: Ordinal) -> bool {
+        self.removals.contains_key(&ordinal)
+    }
+
+    /// Forgets a task that is about to be cleared, and saves it for waiters that still wait for others and whose reply
+    /// contains the task.
     pub fn remember_cleared(&mut self, ordinal: Ordinal, task: &Task) {
+        self.removals.remove(&ordinal);
         let mut shared = None;
         for id in self.by_task.remove(&ordinal).unwrap_or_default() {
             let waiter = self.by_id.get_mut(&id).filter(|waiter| waiter.to.is_some());
@@ -286,41 +317,42 @@ impl Waiters {
         self.of_client(to.client).any(|waiter| waiter.to == Some(to))
     }
 
-    /// Returns the number of tasks in a client's pending replies, each counted once per reply.
-    pub fn shown_to(&self, client: u64) -> usize {
-        let shown = self.of_client(client).filter(|waiter| waiter.then.shows_tasks());
-        shown.map(|waiter| waiter.tasks.len()).sum()
+    /// Returns the number of tasks in a client's waits, each counted once per wait. Shutdowns do not count: the daemon
+    /// ends with them.
+    pub fn waited_for_by(&self, client: u64) -> usize {
+        let is_counted = |waiter: &&Waiter| !matches!(waiter.then, WaitAction::Shutdown { .. });
+        self.of_client(client).filter(is_counted).map(|waiter| waiter.tasks.len()).sum()
     }
 
     fn of_client(&self, client: u64) -> impl Iterator<Item = &Waiter> {
         self.by_client.get(&client).into_iter().flatten().filter_map(|id| self.by_id.get(id))
     }
 
-    /// Reports whether a wait will remove this task when it ends.
+    /// Reports whether this task will be removed when it, or a wait for it, ends.
     pub fn will_remove(&self, ordinal: Ordinal) -> bool {
         let removes = |id: &WaiterId| self.by_id.get(id).is_some_and(|waiter| waiter.then.removes());
-        self.by_task.get(&ordinal).is_some_and(|waiting| waiting.iter().any(removes))
+        self.is_removed_unawaited(ordinal)
+            || self.by_task.get(&ordinal).is_some_and(|waiting| waiting.iter().any(removes))
     }
 
-    /// Reports whether a wait will remove this task because its parent session has ended.
+    /// Reports whether this task will be removed because its parent session has ended.
     pub fn ends_with_session(&self, ordinal: Ordinal) -> bool {
         let ends = |id: &WaiterId| {
             self.by_id.get(id).is_some_and(|waiter| matches!(waiter.then, WaitAction::EndSession { .. }))
         };
-        self.by_task.get(&ordinal).is_some_and(|waiting| waiting.iter().any(ends))
+        self.removals.get(&ordinal) == Some(&Removal::SessionEnded)
+            || self.by_task.get(&ordinal).is_some_and(|waiting| waiting.iter().any(ends))
     }
 
-    /// Detaches the waits of a client that is gone. Blocks serve only their caller, so they are removed and returned.
-    /// The others still do their work, but send no reply.
+    /// Removes and returns the waits of a client that is gone, as the only thing left to do for them is to remove
+    /// tasks. Shutdowns continue, but send no reply.
     pub fn disconnect(&mut self, client: u64) -> Vec<(WaiterId, Waiter)> {
         let mut ended = Vec::new();
         for id in self.by_client.remove(&client).unwrap_or_default() {
             let Some(waiter) = self.by_id.get_mut(&id) else { continue };
-            waiter.to = None;
-            waiter.cleared.drain(..).for_each(|task| self.cleared.release(&task));
-            if waiter.then == WaitAction::Block
-                && let Some(waiter) = self.remove(id)
-            {
+            if matches!(waiter.then, WaitAction::Shutdown { .. }) {
+                waiter.to = None;
+            } else if let Some(waiter) = self.remove(id) {
                 ended.push((id, waiter));
             }
         }
@@ -361,7 +393,10 @@ mod tests {
     }
 
     fn is_empty(waiters: &Waiters) -> bool {
-        waiters.by_id.is_empty() && waiters.by_task.is_empty() && waiters.by_client.is_empty()
+        waiters.by_id.is_empty()
+            && waiters.by_task.is_empty()
+            && waiters.by_client.is_empty()
+            && waiters.removals.is_empty()
     }
 
     #[test]
@@ -390,19 +425,37 @@ mod tests {
     }
 
     #[test]
-    fn disconnect_ends_blocks_but_keeps_pending_clears() {
+    fn disconnect_ends_all_waits_but_shutdowns() {
+        let shutdown = WaitAction::Shutdown { cancelled: 0, left: 0 };
         let mut waiters = Waiters::default();
-        let block = waiters.insert(waiter(1, &[1], 1, WaitAction::Block));
-        let clear = waiters.insert(waiter(1, &[1], 1, WaitAction::Clear));
+        let all = [WaitAction::Block, WaitAction::Cancel, WaitAction::Clear];
+        let theirs = all.map(|then| waiters.insert(waiter(1, &[1], 1, then)));
+        let shutdown = waiters.insert(waiter(1, &[1], 1, shutdown));
         let other = waiters.insert(waiter(2, &[1], 1, WaitAction::Block));
         let ended: Vec<WaiterId> = waiters.disconnect(1).into_iter().map(|(id, _)| id).collect();
-        assert_eq!(ended, [block]);
+        assert_eq!(ended, theirs);
         assert!(waiters.disconnect(1).is_empty(), "it has gone already");
         assert_eq!(waiters.note_change(Ordinal(1), Until::Finished), [other]);
-        assert_eq!(waiters.note_change(Ordinal(1), Until::Settled), [clear]);
-        assert!(waiters.remove(clear).is_some_and(|waiter| waiter.to.is_none()));
+        assert_eq!(waiters.note_change(Ordinal(1), Until::Settled), [shutdown]);
+        assert!(waiters.remove(shutdown).is_some_and(|waiter| waiter.to.is_none()));
         assert!(waiters.remove(other).is_some());
         assert!(is_empty(&waiters), "{waiters:?}");
+    }
+
+    #[test]
+    fn unawaited_removals_are_kept_once_per_task() {
+        let session = WaitAction::EndSession { cancelled: 0 };
+        let mut waiters = Waiters::default();
+        for then in [WaitAction::Clear, session, WaitAction::Clear] {
+            let mut unawaited = waiter(1, &[1, 2, 3], 2, then);
+            unawaited.open.remove(&Ordinal(3));
+            assert_eq!(waiters.remove_unawaited(&unawaited), [Ordinal(3)], "it has settled");
+        }
+        assert_eq!(waiters.removals.len(), 2);
+        assert_eq!([1, 2, 3].map(|task| waiters.will_remove(Ordinal(task))), [true, true, false]);
+        assert!(waiters.ends_with_session(Ordinal(1)), "the later clear changes nothing about that");
+        let read: Waiters = serde_json::from_str(&serde_json::to_string(&waiters).unwrap()).unwrap();
+        assert_eq!(read.removals, waiters.removals);
     }
 
     #[test]

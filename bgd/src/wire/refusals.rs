@@ -310,7 +310,7 @@ fn too_many_sessions(limit: usize) -> RpcError {
 }
 
 fn too_many_waits(limit: usize) -> RpcError {
-    let message = format!("the answers that this connection waits for would have more than {limit} tasks");
+    let message = format!("the calls of this connection would wait for more than {limit} tasks");
     RpcError::new(ErrorKind::TooManyRequests, message)
         .hint("wait for each task once, or use another connection")
 }

@@ -161,7 +161,7 @@ impl Core {
             Input::Request { to, request } => self.request(now, to, request),
             Input::Fact { task, run, fact } => self.fact(now, task, run, fact),
             Input::Disconnected { client } => {
-                self.disconnect(client);
+                self.disconnect(now, client);
                 self.batches.leave(client);
                 let jobs = self.abandon(now, client);
                 self.leave_sessions(now, client, &jobs);

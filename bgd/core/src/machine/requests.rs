@@ -89,8 +89,9 @@ impl Core {
             Request::Signal { id, signal, tree } => self.signal(to, &id, signal, tree),
             Request::SetPaused { which, paused } => self.set_paused(now, to, &which, paused),
             Request::EndSession { session } => {
-                self.end_session(now, Some(to), &session, &[]);
-                Ok(())
+                let tasks = self.registry.of_session(Some(&session));
+                let may_wait = self.may_wait_for_end(to, &tasks);
+                may_wait.map(|()| self.end_session(now, Some(to), &session, &[]))
             }
             Request::OwnSession { session } => self.own(to, session),
             Request::ReadInbox { session, after, wait_ms, limit } => {
@@ -234,11 +235,7 @@ impl Core {
         if !matches!(cancel.which, Selection::Ids(_)) {
             tasks.retain(|ordinal| self.registry.get(*ordinal).is_some_and(|task| !task.is_finished()));
         }
-        let is_awaited =
-            |ordinal: &Ordinal| self.registry.get(*ordinal).is_some_and(|task| !task.is_settled());
-        if tasks.iter().any(is_awaited) {
-            self.may_wait(to, tasks.len())?;
-        }
+        self.may_wait_for_end(to, &tasks)?;
         self.cancel_entering(&cancel.which)?;
         let signal = cancel.signal.unwrap_or(SIGTERM);
         let grace_ms = cancel.grace_ms.unwrap_or(self.limits.grace_ms);
@@ -258,10 +255,12 @@ impl Core {
             Selection::All { .. } | Selection::Matching(_) if !active_too => {
                 tasks.retain(|ordinal| self.registry.get(*ordinal).is_some_and(Task::is_gone));
             }
-            Selection::All { .. } | Selection::Matching(_) => {
-                let is_meant = self.means_entering(which)?;
-                self.drop_entering(is_meant);
-            }
+            Selection::All { .. } | Selection::Matching(_) => {}
+        }
+        self.may_wait_for_end(to, &tasks)?;
+        if active_too {
+            let is_meant = self.means_entering(which)?;
+            self.drop_entering(is_meant);
         }
         self.stop_all(now, &tasks, StopReason::Cancelled, SIGTERM, self.limits.grace_ms);
         self.wait(now, self.waiter(to, &tasks, Until::Settled, WaitAction::Clear));

@@ -57,12 +57,20 @@ impl Core {
         Ok(())
     }
 
-    /// Refuses a wait that would give a client's pending replies too many tasks: all replies may come at once, and the
-    /// client may not read them. A single reply may have any number of tasks.
-    pub(super) fn may_wait(&self, to: ReplyTo, tasks: usize) -> Result<(), CoreError> {
-        let shown = self.waiters.shown_to(to.client);
-        let fits = shown == 0 || shown + tasks <= WAITED_TASKS;
+    /// Refuses a wait that would give a client's waits too many tasks: each wait keeps its tasks, all replies may come
+    /// at once, and the client may not read them. A single wait may have any number of tasks.
+    fn may_wait(&self, to: ReplyTo, tasks: usize) -> Result<(), CoreError> {
+        let waited = self.waiters.waited_for_by(to.client);
+        let fits = waited == 0 || waited + tasks <= WAITED_TASKS;
         if fits { Ok(()) } else { Err(CoreError::TooManyWaits(WAITED_TASKS)) }
+    }
+
+    /// Like [`Self::may_wait`], for a request that ends these tasks: it need not wait if all have ended.
+    pub(super) fn may_wait_for_end(&self, to: ReplyTo, tasks: &[Ordinal]) -> Result<(), CoreError> {
+        if tasks.iter().all(|ordinal| self.holds(*ordinal, Until::Settled)) {
+            return Ok(());
+        }
+        self.may_wait(to, tasks.len())
     }
 
     /// Reports whether this call waits for tasks or for an inbox item.
@@ -108,6 +116,9 @@ impl Core {
         if waiter.missing == 0 {
             return self.over(now, &waiter);
         }
+        if waiter.to.is_none() && waiter.then.removes() {
+            return self.remove_unawaited(now, &waiter);
+        }
         let deadline = waiter.deadline;
         let id = self.waiters.insert(waiter);
         if let Some(at) = deadline {
@@ -130,6 +141,9 @@ impl Core {
     pub(super) fn wake(&mut self, now: Now, ordinal: Ordinal, what: Until) {
         let over = self.waiters.note_change(ordinal, what);
         self.end_waits(now, ordinal, &over);
+        if what == Until::Settled && self.waiters.is_removed_unawaited(ordinal) {
+            self.remove(now, ordinal);
+        }
     }
 
     /// Completes the waits that end because a task asks a question.
@@ -156,12 +170,23 @@ impl Core {
         }
     }
 
-    /// Ends the blocks of a client that is gone, and removes their timers.
-    pub(super) fn disconnect(&mut self, client: u64) {
+    /// Ends the waits of a client that is gone, and removes their timers. The tasks that it has asked to remove still
+    /// are.
+    pub(super) fn disconnect(&mut self, now: Now, client: u64) {
         for (id, waiter) in self.waiters.disconnect(client) {
             if let Some(at) = waiter.deadline {
                 self.timers.remove(&(at, Timer::Waiter(id)));
             }
+            if waiter.then.removes() {
+                self.remove_unawaited(now, &waiter);
+            }
+        }
+    }
+
+    /// Removes the tasks of a wait that nobody waits for, each as soon as it has settled.
+    fn remove_unawaited(&mut self, now: Now, waiter: &Waiter) {
+        for ordinal in self.waiters.remove_unawaited(waiter) {
+            self.remove(now, ordinal);
         }
     }
 

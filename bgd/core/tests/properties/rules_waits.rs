@@ -1,4 +1,5 @@
-//! R22 and R55 in the core: waits for tasks that others clear meanwhile, and for processes that outlive their task.
+//! R10, R22 and R55 in the core: waits for tasks that others clear meanwhile, waits whose caller goes, and processes
+//! that outlive their task.
 
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use bgd_core::{
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
+use bgd_shared::limits::WAITED_TASKS;
 use bgd_shared::request::{BlockMode, BlockUntil};
 use bgd_shared::task::Status;
 use bgd_shared::text::OsText;
@@ -15,6 +17,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::support::{
     Desk, KILL, blocked, command, configure, events, exited, gave_up, id, ids, limits, only_reply, refusal,
+    replies,
 };
 
 fn all() -> Selection {
@@ -82,6 +85,57 @@ fn r22_waiters_without_task_reply_keep_no_cleared_tasks() {
     desk.input(Input::Disconnected { client: 3 });
     desk.ask(Request::Clear { which: ids(&[other]), active_too: false });
     assert_eq!(desk.core.held(), desk.core.held_by_tasks());
+}
+
+/// Each wait keeps its tasks, whatever becomes of them at its end.
+#[test]
+fn r22_tasks_that_clears_and_ends_of_sessions_wait_for_are_limited() {
+    const TASKS: u16 = 500;
+    let mut desk = Desk::new(usize::from(TASKS));
+    for number in 1..=TASKS {
+        let mut command = command(id(number));
+        command.spec.session = Some("s".into());
+        desk.ask(Request::Submit(Box::new(command)));
+        desk.fact(id(number), Fact::Started { pid: Some(100) });
+    }
+    let requests: [fn() -> Request; 2] = [
+        || Request::Clear { which: all(), active_too: true },
+        || Request::EndSession { session: "s".into() },
+    ];
+    let too_many = CoreError::TooManyWaits(WAITED_TASKS);
+    for request in requests {
+        for _ in 0..WAITED_TASKS / usize::from(TASKS) {
+            assert!(replies(&desk.ask(request())).is_empty());
+        }
+        for further in requests {
+            assert_eq!(refusal(&desk.ask(further())), &too_many);
+        }
+        assert!(replies(&desk.ask_as(2, request())).is_empty(), "another client has its own limit");
+        desk.input(Input::Disconnected { client: 1 });
+    }
+}
+
+#[test]
+fn r10_clear_whose_client_is_gone_still_removes_each_task_that_has_ended() {
+    let mut desk = Desk::new(2);
+    let (done, first, second) = (desk.finished(1, 0), desk.running(2), desk.running(3));
+    for client in 2..100 {
+        assert!(replies(&desk.ask_as(client, Request::Clear { which: all(), active_too: true })).is_empty());
+        desk.ask_as(client, Request::Cancel(Cancel { which: all(), signal: None, grace_ms: None }));
+        let effects = desk.input(Input::Disconnected { client });
+        let cleared = if client == 2 { vec![(EventKind::Cleared, done)] } else { vec![] };
+        assert_eq!(events(&effects), cleared);
+    }
+    // However many clients have come and gone, the core keeps only what is to be removed.
+    let json = serde_json::to_value(&desk.core).unwrap();
+    let kept = |index: &str| json["waiters"][index].as_object().map(serde_json::Map::len);
+    assert_eq!(["by_id", "by_task", "by_client", "removals"].map(kept), [0, 0, 0, 2].map(Some));
+    desk.core = serde_json::from_str::<Core>(&json.to_string()).unwrap();
+    for task in [first, second] {
+        let effects = desk.fact(task, exited(0, false));
+        assert_eq!(events(&effects), [(EventKind::Cancelled, task), (EventKind::Cleared, task)]);
+    }
+    assert_eq!((desk.core.summary().total(), desk.core.held()), (0, 0));
 }
 
 /// Returns the processor time of this thread, which does not go on while others have the processor.

@@ -214,7 +214,7 @@ impl Known {
     }
 }
 
-/// A call without a reply so far, or whose client has disconnected while its work continues.
+/// A call without a reply so far, or the rest of its work if its client has disconnected.
 #[derive(Clone, Debug)]
 struct Call {
     to: Option<ReplyTo>,
@@ -326,11 +326,7 @@ impl Model {
             Input::PartRefused { client } => _ = self.staged.remove(client),
             Input::Disconnected { client } => {
                 self.staged.remove(client);
-                let theirs = |call: &Call| call.to.is_some_and(|to| to.client == *client);
-                self.calls.retain(|call| !(theirs(call) && matches!(call.kind, Kind::Block { .. })));
-                for call in &mut self.calls {
-                    call.to = call.to.filter(|to| to.client != *client);
-                }
+                self.drop_calls(*client);
                 let jobs = self.abandon(now, *client);
                 self.leave(now, *client, &jobs);
             }
@@ -456,8 +452,38 @@ impl Model {
 
     fn wait(&mut self, to: impl Into<Option<ReplyTo>>, tasks: Vec<TaskId>, kind: Kind) {
         let (to, open) = (to.into(), tasks.clone());
-        self.calls.push(Call { to, tasks, open, kind });
+        self.add_call(Call { to, tasks, open, kind });
         self.answer();
+    }
+
+    /// Adds a call. If nobody waits for its reply, it ends at once, or the tasks that it removes go one by one.
+    fn add_call(&mut self, call: Call) {
+        match call.kind {
+            _ if call.to.is_some() => self.calls.push(call),
+            Kind::Block { .. } | Kind::Cancel => {}
+            Kind::Clear | Kind::EndSession { .. } => {
+                for id in &call.tasks {
+                    let open = call.open.iter().copied().filter(|open| open == id).collect();
+                    self.calls.push(Call { to: None, tasks: vec![*id], open, kind: call.kind });
+                }
+            }
+            Kind::Shutdown { .. } => self.calls.push(call),
+        }
+    }
+
+    /// Drops the replies of a client that is gone.
+    fn drop_calls(&mut self, client: u64) {
+        for call in std::mem::take(&mut self.calls) {
+            self.add_call(Call { to: call.to.filter(|to| to.client != client), ..call });
+        }
+        self.answer();
+    }
+
+    /// Reports whether this client waits for the removal of a task.
+    pub fn clears(&self, client: u64, id: TaskId) -> bool {
+        let theirs = self.calls.iter().filter(|call| call.to.is_some_and(|to| to.client == client));
+        let mut removing = theirs.filter(|call| matches!(call.kind, Kind::Clear | Kind::EndSession { .. }));
+        removing.any(|call| call.tasks.contains(&id))
     }
 
     /// Reports whether a call does not need to wait for this task.
@@ -490,7 +516,8 @@ impl Model {
         let mut calls = std::mem::take(&mut self.calls);
         let mut over: Vec<Call> = calls.extract_if(.., |call| self.is_over(call)).collect();
         self.calls = calls;
-        over.sort_by_key(|call| call.kind.rank());
+        // Those with a reply count the tasks that they remove, and come first.
+        over.sort_by_key(|call| (call.kind.rank(), call.to.is_none()));
         for call in over {
             let answer = match call.kind {
                 Kind::Block { .. } => Answer::Blocked { tasks: self.statuses(&call.tasks), timed_out: false },

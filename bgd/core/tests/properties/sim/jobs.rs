@@ -171,7 +171,7 @@ impl Sim {
         if is_shared {
             self.reach("one owner of two goes");
         }
-        let others = self.untouched_by_ends(&sessions, &left);
+        let others = self.untouched_by_ends(gone, &sessions, &left);
         self.input(&Input::Disconnected { client: gone })?;
         self.r54_only_those_sessions_have_ended(&sessions, &others)?;
         for before in &before {

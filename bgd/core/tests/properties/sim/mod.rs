@@ -188,7 +188,10 @@ impl Sim {
         for index in ["/registry/tasks", "/registry/by_id", "/registry/sessions"] {
             prop_assert!(is_empty(&json, index), "{index} is not empty: {json}");
         }
-        for index in ["/waiters/by_id", "/waiters/by_task", "/waiters/by_client", "/timers", "/foreground"] {
+        for index in ["by_id", "by_task", "by_client", "removals"] {
+            prop_assert!(is_empty(&json, &format!("/waiters/{index}")), "{index} is not empty: {json}");
+        }
+        for index in ["/timers", "/foreground"] {
             prop_assert!(is_empty(&json, index), "{index} is not empty: {json}");
         }
         for index in ["by_session", "items", "losses", "waits", "by_client"] {

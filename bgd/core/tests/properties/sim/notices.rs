@@ -261,12 +261,20 @@ impl Sim {
         Ok(())
     }
 
-    /// Returns the current states of the tasks that the end of these sessions and jobs must not affect.
-    pub(super) fn untouched_by_ends(&self, sessions: &[Arc<str>], jobs: &[TaskId]) -> Vec<Snapshot> {
+    /// Returns the current states of the tasks that the end of a client, and thus of these sessions and jobs, must not
+    /// affect.
+    pub(super) fn untouched_by_ends(
+        &self,
+        client: u64,
+        sessions: &[Arc<str>],
+        jobs: &[TaskId],
+    ) -> Vec<Snapshot> {
         let of_ended = |id: &TaskId| self.post.sessions.get(id).is_some_and(|of| sessions.contains(of));
         let live =
             self.latest_events.iter().filter(|(_, kind)| **kind != EventKind::Cleared).map(|(id, _)| *id);
-        let others = live.filter(|id| !of_ended(id) && !jobs.contains(id));
+        // What the client was to clear goes at once if it has ended.
+        let is_cleared = |id: &TaskId| self.model.clears(client, *id);
+        let others = live.filter(|id| !of_ended(id) && !jobs.contains(id) && !is_cleared(id));
         others.filter_map(|id| self.core.get(&id.into()).ok()).collect()
     }
 

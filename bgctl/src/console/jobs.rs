@@ -366,8 +366,7 @@ impl Host for Jobs {
 
     fn hand_over(&mut self, link: &mut PolledClient, id: TaskId) -> Result<(), ClientError> {
         if self.beside.iter().any(|job| job.id == id && job.stopped) {
-            let go_on = SignalParams { id: id.into(), signal: "CONT".to_owned(), tree: true };
-            link.call::<TaskSignal>(&go_on)?;
+            continue_stopped(link, id)?;
         }
         let call = link.call::<TaskDetach>(&DetachParams { id: id.into(), background: true })?;
         self.calls.insert(call, Call::Detach(id));
@@ -514,6 +513,15 @@ impl Host for Visit<'_> {
     fn received(&mut self, received: Received) -> Result<(), ClientError> {
         self.jobs.received(received)
     }
+}
+
+/// Continues a stopped job.
+///
+/// # Errors
+/// The daemon is gone.
+pub fn continue_stopped(link: &mut PolledClient, id: TaskId) -> Result<(), ClientError> {
+    let signal = SignalParams { id: id.into(), signal: "CONT".to_owned(), tree: true };
+    link.call::<TaskSignal>(&signal).map(drop)
 }
 
 /// Describes how a job ended, such as `completed` or `failed (2)`.

@@ -26,8 +26,8 @@ use bgd_shared::error::ErrorKind;
 use bgd_shared::foreground::Key;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    AttachParams, DetachParams, ListParams, Method, ResizeParams, SignalParams, SubmitParams, TaskAttach,
-    TaskDetach, TaskList, TaskResize, TaskSignal, TaskSubmit, TerminalSize,
+    AttachParams, DetachParams, ListParams, Method, ResizeParams, SubmitParams, TaskAttach, TaskDetach,
+    TaskList, TaskResize, TaskSubmit, TerminalSize,
 };
 use bgd_shared::show::count;
 use bgd_shared::task::{Status, Task};
@@ -384,8 +384,7 @@ impl Console {
             self.link.call::<TaskResize>(&ResizeParams { id: job.id.into(), rows, cols })?;
         }
         if std::mem::take(&mut job.stopped) {
-            let go_on = SignalParams { id: job.id.into(), signal: "CONT".to_owned(), tree: true };
-            self.link.call::<TaskSignal>(&go_on)?;
+            jobs::continue_stopped(&mut self.link, job.id)?;
         }
         self.show(job)
     }
@@ -466,7 +465,7 @@ impl Console {
     }
 
     /// Makes a call and waits for its answer. Meanwhile Ctrl-C cancels the task, and a second Ctrl-C ends the wait; then
-    /// `give_up` is told the number of the call.
+    /// `give_up` gets the number of the call.
     fn call_about<M: Method>(
         &mut self,
         params: &M::Params,

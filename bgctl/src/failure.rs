@@ -189,8 +189,8 @@ impl From<Unresponsive> for Failure {
                 format!("`kill -CONT {pid}` continues it; `bgctl daemon stop` stops it and its tasks")
             }
             Some(_) if silent.is_working => format!(
-                "it may still carry out what it was told, so see `bgctl list` as soon as it answers again before you \
-                 repeat an order; `top -p {pid}` shows what it uses meanwhile"
+                "it may still carry out the request, so check `bgctl list` once it answers again before you repeat \
+                 it; meanwhile, `top -p {pid}` shows what it uses"
             ),
             Some(_) | None => format!(
                 "try again when the machine is less busy; `bgctl daemon stop` stops it and its tasks, or `kill \

@@ -1,5 +1,5 @@
 _clap_complete_bgctl() {
-    local IFS=$' \t\n' rest=$COMP_LINE line=() typed=$2 place word blanks head told candidate candidates=()
+    local IFS=$' \t\n' rest=$COMP_LINE line=() typed=$2 place word blanks head answer candidate candidates=()
     local ends='^[:=@]+$' special=$'[][ \t\n\\\\\'"`$&|;<>(){}*?!#~^]'
     for ((place = 0; place <= COMP_CWORD; place++)); do
         word=${COMP_WORDS[place]}
@@ -23,7 +23,7 @@ _clap_complete_bgctl() {
     # It replaces only what comes after the last of those marks.
     typed=${typed//\\/}
     head=${line[${#line[@]} - 1]%"$typed"}
-    told=$(
+    answer=$(
         _CLAP_IFS=$'\013' \
             _CLAP_COMPLETE_INDEX=$((${#line[@]} - 1)) \
             _CLAP_COMPLETE_COMP_TYPE=$COMP_TYPE \
@@ -34,7 +34,7 @@ _clap_complete_bgctl() {
         return
     }
     COMPREPLY=()
-    IFS=$'\013' read -r -d '' -a candidates <<<"$told"
+    IFS=$'\013' read -r -d '' -a candidates <<<"$answer"
     for candidate in ${candidates[@]+"${candidates[@]}"}; do
         candidate=${candidate%$'\n'}
         candidate=${candidate#"$head"}

@@ -96,7 +96,7 @@ EXAMPLES:
 
 An agent asks if its `permissions` setting is `ask`; `bgctl list` then shows `(asks)`. \
 allow and deny apply once if the agent offers that, otherwise always. An agent that \
-offers no way to deny is told that the request was cancelled, and may end its turn. The \
+offers no way to deny has its request cancelled instead, and may end its turn. The \
 exit code is 65 if no question is open, or not the one given by --request.")]
 pub struct AnswerArgs {
     /// Task id (at least its first 4 characters), or @ for the latest task

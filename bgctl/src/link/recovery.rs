@@ -1,4 +1,4 @@
-//! Recovery of a link whose connection was lost, or whose daemon was told to end. Prints only reports of such events.
+//! Recovery of a link whose connection was lost, or whose daemon was asked to end. Prints only reports of such events.
 
 use std::time::Instant;
 
@@ -65,7 +65,7 @@ impl Link {
     }
 
     /// Reports whether a call that begins something can be made again, to the next daemon of this machine: the current
-    /// one refused it because it was told to end, or has gone with everything that the call may have done.
+    /// one refused it because it was asked to end, or has gone with everything that the call may have done.
     pub fn may_begin_again(&self, failure: &Failure) -> bool {
         self.starts()
             && !self.is_remote()
@@ -107,7 +107,7 @@ impl Link {
         }
     }
 
-    /// Reports whether a durable daemon of this machine has refused a call because it was told to end.
+    /// Reports whether a durable daemon of this machine has refused a call because it was asked to end.
     fn is_refused_at_the_end(&self, failure: &Failure) -> bool {
         let is_durable = || self.socket().is_ok_and(|socket| successor::outlives(&socket));
         failure.kind == ErrorKind::ShuttingDown.as_str() && !self.is_remote() && is_durable()
@@ -144,7 +144,7 @@ impl Link {
         !self.is_remote() && self.socket().is_ok_and(|socket| successor::has_left(&socket))
     }
 
-    /// Reports whether the last daemon of this machine was told to end, and its tasks outlive it.
+    /// Reports whether the last daemon of this machine was asked to end, and its tasks outlive it.
     pub fn was_stopped(&self) -> bool {
         !self.is_remote() && self.socket().is_ok_and(|socket| successor::was_stopped(&socket))
     }

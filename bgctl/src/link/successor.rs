@@ -100,7 +100,7 @@ fn left_at(socket: &SocketPath) -> Option<(Note, bool)> {
     (is_started || note.phase != Phase::Ending).then_some((note, is_started))
 }
 
-/// Reports whether the last daemon at this socket was told to end, and its tasks outlive it.
+/// Reports whether the last daemon at this socket was asked to end, and its tasks outlive it.
 pub fn was_stopped(socket: &SocketPath) -> bool {
     durable_at(socket).is_some_and(|note| note.phase == Phase::Ending)
 }

@@ -1,6 +1,6 @@
 //! `bgctl top`: a live view of all tasks. The state (`model`, `ui`) is pure: facts and keys go in, lines and requests
 //! come out; `view` draws it into cells; `wire` talks to one host's daemon, `links` manages the connections to all
-//! hosts, and `executor` is the loop around them. Actions for which a verb exists already are left to that verb.
+//! hosts, and `executor` is the loop that drives them. Actions for which a verb exists already are left to that verb.
 
 mod canvas;
 mod connector;

@@ -208,7 +208,7 @@ impl Notifier {
         }
         self.former.retain(|events| !events.is_closed());
         self.former.extend(removed.values().filter(is_tty).map(|queue| queue.events.clone()));
-        // Their workers end, so they must have been told before.
+        // Their workers end now, so they must have received their orders before.
         drop(removed);
         let unserved = self.typing.iter().filter(|(_, turn)| !self.queues.contains_key(&turn.channel));
         let unserved: Vec<TaskId> = unserved.map(|(task, _)| *task).collect();

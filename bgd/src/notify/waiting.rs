@@ -135,7 +135,7 @@ mod tests {
             Effect::Notice { notice, .. } => Some(notice),
             _ => None,
         });
-        notice.expect("its end is told")
+        notice.expect("a notice of its end")
     }
 
     fn entry() -> Entry {

@@ -173,7 +173,7 @@ impl Watchdog {
         }
     }
 
-    /// Records the CPU time that the daemon has used at a probe, so that a busy daemon can be told from a dead one.
+    /// Records the CPU time that the daemon has used at a probe, which distinguishes a busy daemon from a dead one.
     pub fn note_cpu(&mut self, ticks: Option<u64>) {
         self.cpu = ticks;
     }

@@ -41,8 +41,8 @@ struct RemainingTasks {
     lingering: usize,
 }
 
-/// Reports whether a call would delete results that nobody was told: of the tasks that it names, or of any of the session
-/// if it deletes the `whole` session, of which only the newest tasks were listed.
+/// Reports whether a call would delete results that were never reported: of the tasks that it names, or of any of the
+/// session if it deletes the `whole` session, of which only the newest tasks were listed.
 fn loses_results(named: &[Task], unreported: &HashSet<TaskId>, whole: bool) -> bool {
     if whole { !unreported.is_empty() } else { named.iter().any(|task| unreported.contains(&task.id)) }
 }

@@ -95,6 +95,34 @@ fn task_shown_in_a_reply_is_not_reported_again() {
 }
 
 #[test]
+fn r24_wait_says_where_output_is_that_another_reader_has_acknowledged() {
+    let daemon = TestDaemon::start();
+    let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
+    let shows =
+        |id: TaskId| format!("Its output is not in this answer: background_output {{\"task_id\": \"{id}\"}}");
+    // Only one of two waits for the same task can report its end.
+    let fifo = daemon.home().join("gate");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let id = mcp.command("read word < gate; echo $word");
+    let block = json!({"name": "background_block", "arguments": {"task_ids": [id.to_string()]}});
+    let requests = [(); 2].map(|()| mcp.ask("tools/call", &block));
+    wait::for_reader(&fifo, "hello\n");
+    let answers = requests.map(|request| ToolResult::of(&mcp.answer(request)["result"]));
+    let (with, without): (Vec<_>, Vec<_>) =
+        answers.iter().partition(|answer| answer.content["tasks"][0]["result"] == "hello");
+    let [with, without] = [&with[..], &without[..]].map(|list| &list.first().expect("one of each").text);
+    assert!(without.contains(&shows(id)) && !with.contains(&shows(id)), "{with}\n{without}");
+    // A person, or another program, reads the inbox first.
+    let id = daemon.submit_in("s", "echo there; exit 3");
+    ended(&daemon, id);
+    daemon.run(&["inbox", "--session", "s", "--ack"]).success();
+    let answer = mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
+    assert!(answer.text.contains("exit code 3") && answer.text.contains(&shows(id)), "{}", answer.text);
+    let shown = mcp.done("background_output", &json!({"task_id": id.to_string()}));
+    assert_eq!(shown.content["output"], "there");
+}
+
+#[test]
 fn unwritten_report_is_delivered_by_the_next_server() {
     let daemon = TestDaemon::start();
     let args = ["mcp", "--keep", "--session", "s"];

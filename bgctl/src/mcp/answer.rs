@@ -221,6 +221,9 @@ fn success(mut answer: ToolAnswer, news: Outgoing) -> CallToolResult {
             }
         }
     }
+    if let Some(where_it_is) = other_output(&answer, &reported) {
+        answer.next = format!("{where_it_is} {}", answer.next).trim_end().to_owned();
+    }
     let head = Head {
         message: answer.opening.clone(),
         next: answer.next.clone(),
@@ -230,6 +233,30 @@ fn success(mut answer: ToolAnswer, news: Outgoing) -> CallToolResult {
     let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
     result.structured_content = structured(answer, head);
     result
+}
+
+/// Says where the output of ended tasks is that a wait shows without a report: an earlier answer had it, another answer
+/// has it, or another reader of the session acknowledged it.
+fn other_output(answer: &ToolAnswer, reported: &[InboxItem]) -> Option<String> {
+    let Body::Blocked { finished, .. } = &answer.body else { return None };
+    let is_reported =
+        |task: &TaskFacts| reported.iter().any(|item| item.notice.task.id.to_string() == task.task_id);
+    let ids: Vec<&str> = answer
+        .tasks
+        .iter()
+        .filter(|task| finished.contains(&task.task_id) && task.output_bytes > 0 && !is_reported(task))
+        .map(|task| &*task.task_id)
+        .collect();
+    match (&ids[..], answer.tasks.len()) {
+        ([], _) => None,
+        ([id], 1) => Some(format!(
+            "Its output is not in this answer: background_output {{\"task_id\": \"{id}\"}} shows it."
+        )),
+        _ => Some(format!(
+            "The output of {} is not in this answer: background_output shows it.",
+            ids.join(", ")
+        )),
+    }
 }
 
 impl Head {
@@ -357,6 +384,41 @@ mod tests {
         let structured = result.structured_content.unwrap();
         assert_eq!(structured["told"].as_array().unwrap().len(), 1);
         assert_eq!(structured["tasks"][0]["result"], "the words");
+    }
+
+    #[test]
+    fn r24_wait_says_where_the_output_is_that_it_does_not_report() {
+        let with_output = |id| {
+            let mut task = ended(id);
+            task.output.bytes = 4;
+            task
+        };
+        let silent = ended(3);
+        let next = |tasks: &[Task], items| {
+            let mut answer = blocked(tasks);
+            if let Body::Blocked { finished, .. } = &mut answer.body {
+                *finished = tasks.iter().map(|task| task.id.to_string()).collect();
+            }
+            let result = result(Ok(answer), Outgoing { items, ..Outgoing::default() });
+            let next = result.structured_content.as_ref().unwrap()["next"].as_str().unwrap().to_owned();
+            assert!(words_of(&result).ends_with(&next), "{}", words_of(&result));
+            next
+        };
+        let one = with_output(1);
+        let id = one.id;
+        assert_eq!(
+            next(std::slice::from_ref(&one), Vec::new()),
+            format!(
+                "Its output is not in this answer: background_output {{\"task_id\": \"{id}\"}} shows it. Go on."
+            )
+        );
+        assert_eq!(next(std::slice::from_ref(&one), vec![item(1, one.clone())]), "Go on.");
+        assert_eq!(next(std::slice::from_ref(&silent), Vec::new()), "Go on.", "it has none");
+        let tasks = [one.clone(), with_output(2), silent];
+        assert_eq!(
+            next(&tasks, vec![item(1, tasks[1].clone())]),
+            format!("The output of {id} is not in this answer: background_output shows it. Go on.")
+        );
     }
 
     #[test]

@@ -4,8 +4,8 @@
 use bgd_shared::error::ErrorKind;
 use bgd_shared::request::{
     AgentList, DaemonStatusOf, ExecutorList, GroupContinue, GroupList, GroupPause, GroupSet, InboxAck,
-    InboxList, InboxRead, Method as _, TaskContinue, TaskGet, TaskHold, TaskList, TaskOutput, TaskPause,
-    TaskResultOf,
+    InboxList, InboxRead, Method as _, TaskClear, TaskContinue, TaskEdit, TaskGet, TaskHold, TaskList,
+    TaskOutput, TaskPause, TaskResultOf, TaskSignal, TaskSubmit, TaskSubmitMany, TaskWrite,
 };
 use bgd_shared::ssh::program;
 
@@ -97,11 +97,26 @@ pub fn may_be_older(failure: &Failure) -> bool {
     failure.kind == ErrorKind::InvalidParams.as_str()
 }
 
-/// Creates a failure for a call that was sent, but whose answer is lost.
-pub fn maybe_done() -> Failure {
+/// Creates a failure for a call of this method that was sent, but whose answer is lost.
+pub fn maybe_done(method: &str) -> Failure {
     let message = "the connection was lost before the answer came: the request may have been carried out";
-    Failure::new(Code::NO_DAEMON, MAYBE_DONE, message)
-        .hint("`bgctl list` shows whether it was; a submit with --key can be repeated")
+    Failure::new(Code::NO_DAEMON, MAYBE_DONE, message).hint(how_to_check(method))
+}
+
+/// Returns how users find out whether a call of this method was carried out.
+fn how_to_check(method: &str) -> &'static str {
+    match method {
+        // Neither input nor signals are recorded.
+        TaskWrite::NAME | TaskSignal::NAME => {
+            "only the task itself can show whether it was, for example by its output: check that before you repeat it"
+        }
+        TaskClear::NAME => "repeat it: it deletes what is left",
+        TaskEdit::NAME => "`bgctl status ID` shows whether it was",
+        TaskSubmit::NAME | TaskSubmitMany::NAME => {
+            "`bgctl list` shows whether it was; a submit with --key can be repeated"
+        }
+        _ => "`bgctl list` shows whether it was",
+    }
 }
 
 /// Creates a failure for a durable daemon that was stopped while a client waited.
@@ -119,4 +134,18 @@ pub fn not_over_remote(what: &str) -> Failure {
         format!("{what} is not possible with a daemon on another machine"),
     )
     .hint("run it there, by ssh, or without -H and BGD_HOST")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hint_after_a_lost_answer_names_only_what_shows_the_outcome() {
+        let hint = |method| maybe_done(method).hint.unwrap();
+        assert!(hint(TaskSubmit::NAME).contains("--key"));
+        for method in [TaskWrite::NAME, TaskSignal::NAME, TaskClear::NAME, TaskEdit::NAME] {
+            assert!(!hint(method).contains("`bgctl list`") && !hint(method).contains("--key"), "{method}");
+        }
+    }
 }

@@ -207,7 +207,7 @@ impl Link {
         loop {
             match self.exchange(call) {
                 Err(failure) if is_repeatable => self.recover(failure)?,
-                Err(failure) if self.is_maybe_done(&failure) => return Err(maybe_done()),
+                Err(failure) if self.is_maybe_done(&failure) => return Err(maybe_done(M::NAME)),
                 outcome => return outcome,
             }
         }

@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use bgd_shared::client::{Client, ClientError};
 use bgd_shared::id::{TaskId, made_up_key};
 use bgd_shared::limits::{BATCH_PART, FRAME_BYTES};
-use bgd_shared::request::{Hello, HelloParams, SubmitManyParams, SubmitParams, TaskSubmitMany};
+use bgd_shared::request::{Hello, HelloParams, Method as _, SubmitManyParams, SubmitParams, TaskSubmitMany};
 use bgd_shared::text::OsText;
 use serde::Serialize;
 
@@ -129,7 +129,9 @@ pub fn submit(
             // The daemon forgets a batch whose last part it does not receive, and recognises a complete one by its key
             // (R142).
             Err(failure) if task.key.is_some() || !is_sent.get() => context.link.recover(failure)?,
-            Err(failure) if context.link.is_remote() && is_lost(&failure) => return Err(maybe_done()),
+            Err(failure) if context.link.is_remote() && is_lost(&failure) => {
+                return Err(maybe_done(TaskSubmitMany::NAME));
+            }
             outcome => return outcome,
         }
         is_sent.set(false);

@@ -484,7 +484,7 @@ fn bad_input_is_a_tool_error_with_a_hint() {
         ("background_output", json!({"task_id": 7}), "must be a string; it is 7"),
         ("background_output", json!({"task_id": "3f2a91bc"}), "What to do: background_list"),
         ("background_block", json!({}), "\"task_ids\""),
-        ("background_block", json!({"task_ids": []}), "\"task_ids\""),
+        ("background_block", json!({"task_ids": []}), "a parameter is empty:\n- \"task_ids\""),
         ("background_block", json!({"task_ids": 7}), "must be a list"),
         ("background_block", json!({"task_ids": ["3f2a"], "timeout": "1s"}), "whole number of milliseconds"),
         ("background_block", json!({"task_ids": vec!["3f2a"; 101]}), "has 101 ids, but at most 100"),
@@ -493,7 +493,7 @@ fn bad_input_is_a_tool_error_with_a_hint() {
         ("background_list", json!({"status": "done"}), "one of pending, running"),
         ("background_list", json!({"all": "yes"}), "must be true or false"),
         ("background_clear", json!({"task_ids": []}), "is empty"),
-        ("background_command", json!({"command": "  "}), "\"command\""),
+        ("background_command", json!({"command": "  "}), "a parameter is empty:\n- \"command\""),
         ("background_command", json!({"command": "true", "cwd": "/no/such"}), "there is no folder /no/such"),
         ("background_command", json!({"command": "x".repeat(1 << 20)}), "too long"),
         (

@@ -317,15 +317,21 @@ impl Arguments {
         Refusal::new(text.trim_end())
     }
 
-    /// Creates the error for missing parameters, which describes each of them.
+    /// Creates the error for parameters that are missing or empty, which describes each of them.
     pub fn missing(&self, names: &[&str]) -> Refusal {
         let lines: Vec<String> = names
             .iter()
             .filter_map(|name| self.tool.parameters.iter().find(|parameter| parameter.name == *name))
             .map(|parameter| format!("- \"{}\": {}", parameter.name, parameter.about))
             .collect();
-        let what = if lines.len() == 1 { "a parameter is missing" } else { "parameters are missing" };
-        Refusal::new(format!("{}: {what}:\n{}", self.tool.name, lines.join("\n")))
+        let is_given = |name: &&&str| self.given.get(**name).is_some_and(|value| !value.is_null());
+        let what = match names.iter().filter(is_given).count() {
+            0 => "missing",
+            empty if empty == names.len() => "empty",
+            _ => "missing or empty",
+        };
+        let are = if lines.len() == 1 { "a parameter is" } else { "parameters are" };
+        Refusal::new(format!("{}: {are} {what}:\n{}", self.tool.name, lines.join("\n")))
     }
 }
 
@@ -432,6 +438,18 @@ mod tests {
         let text = arguments.missing(&["description", "agent"]).to_string();
         assert!(text.contains("parameters are missing:\n- \"description\": "), "{text}");
         assert!(text.contains("\n- \"agent\": "), "{text}");
+        let text = arguments.missing(&["description", "prompt"]).to_string();
+        assert!(text.contains("parameters are missing or empty:\n"), "{text}");
+    }
+
+    #[test]
+    fn empty_parameters_are_not_called_missing() {
+        let text = given(&COMMAND, &json!({"command": ""})).unwrap().missing(&["command"]).to_string();
+        assert!(text.starts_with("background_command: a parameter is empty:\n- \"command\": "), "{text}");
+        let text = given(&BLOCK, &json!({"task_ids": []})).unwrap().missing(&["task_ids"]).to_string();
+        assert!(text.starts_with("background_block: a parameter is empty:\n- \"task_ids\": "), "{text}");
+        let text = given(&BLOCK, &json!({"task_ids": null})).unwrap().missing(&["task_ids"]).to_string();
+        assert!(text.starts_with("background_block: a parameter is missing:\n"), "{text}");
     }
 
     #[test]

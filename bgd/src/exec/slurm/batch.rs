@@ -83,11 +83,9 @@ impl Gathering {
         self.due = Some((now + GATHER).min(first + GATHER_MOST));
     }
 
-    /// Removes a run. Returns whether it was there.
-    pub fn withdraw(&mut self, task: TaskId) -> bool {
-        let before = self.waiting.len();
-        self.waiting.retain(|_, (_, waiting, _)| *waiting != task);
-        self.waiting.len() < before
+    /// Removes the run with this turn. Returns whether it was there.
+    pub fn withdraw(&mut self, turn: u64) -> bool {
+        self.waiting.remove(&turn).is_some()
     }
 
     /// Returns when the next submission is due.
@@ -196,12 +194,26 @@ mod tests {
         for turn in 0..125 {
             add(&mut gathering, turn, 1 + u32::from(turn % 5 == 0));
         }
-        assert!(gathering.withdraw(TaskId::from_u128(124)) && !gathering.withdraw(TaskId::from_u128(124)));
+        assert!(gathering.withdraw(124) && !gathering.withdraw(124));
         let sizes = take_all(&mut gathering, 60).into_iter().map(|(cpus, tasks)| (cpus, tasks.len()));
         assert!(sizes.eq([(2, 25), (1, 60), (1, 39)]));
         add(&mut gathering, 1, 1);
         add(&mut gathering, 2, 1);
         assert_eq!(gathering.take(None).map(|batch| batch.tasks.len()), Some(1));
+    }
+
+    #[test]
+    fn r146_withdrawn_run_is_the_only_one_that_is_not_submitted() {
+        let mut gathering = Gathering::default();
+        assert!(!gathering.withdraw(1));
+        for turn in 1..=4 {
+            add(&mut gathering, turn, 1);
+        }
+        assert!(gathering.withdraw(3) && !gathering.withdraw(9));
+        assert_eq!(take_all(&mut gathering, 60), [(1, vec![1, 2, 4])]);
+        add(&mut gathering, 5, 1);
+        assert!(gathering.withdraw(5));
+        assert_eq!(gathering.due(), None, "nothing is left to be submitted");
     }
 
     #[test]

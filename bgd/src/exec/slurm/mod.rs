@@ -18,6 +18,7 @@ mod login;
 mod login_work;
 mod origin;
 mod pace;
+mod parked;
 mod parse;
 mod part;
 mod pipe;

@@ -2,6 +2,7 @@
 //! Also handles ends caused by failed calls.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -215,9 +216,11 @@ impl Machine {
         self.remove(task);
     }
 
-    /// Marks the concluded runs that pass the filter for clearing, as their ends are in the journal.
-    pub(super) fn clear_recorded(&mut self, filter: impl Fn(TaskId, u32) -> bool) {
-        for ((task, run), there) in self.unwritten.extract_if(|(task, run), _| filter(*task, *run)) {
+    /// Marks these concluded runs of a task for clearing, as their ends are in the journal.
+    pub(super) fn clear_recorded(&mut self, task: TaskId, runs: RangeInclusive<u32>) {
+        let (first, last) = runs.into_inner();
+        let range = (task, first)..=(task, last);
+        for ((_, run), there) in self.unwritten.extract_if(range, |_, _| true) {
             self.known.remove(task, run);
             self.concluded.push(there.into());
         }

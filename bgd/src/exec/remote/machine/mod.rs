@@ -9,7 +9,7 @@ mod orders;
 mod reads;
 mod recovery;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -102,7 +102,7 @@ pub struct Machine {
     is_clearing: bool,
     /// The ids on the machine of concluded runs whose ends are not in the journal yet, so that they must not be
     /// cleared.
-    unwritten: HashMap<(TaskId, u32), TaskId>,
+    unwritten: BTreeMap<(TaskId, u32), TaskId>,
     /// Whether a durable daemon writes ends and losses to the journal, and notifies when they are written.
     is_durable: bool,
     /// Whether the runs are left to the next daemon.
@@ -205,7 +205,7 @@ impl Machine {
             give_up: Due::default(),
             concluded: Vec::new(),
             is_clearing: false,
-            unwritten: HashMap::new(),
+            unwritten: BTreeMap::new(),
             is_durable,
             leaves: false,
             is_held: false,
@@ -307,11 +307,9 @@ impl Machine {
                 if self.runs.get(&task).is_some_and(|run| !run.is_given_up) {
                     self.remove(task);
                 }
-                self.clear_recorded(|known, _| known == task);
+                self.clear_recorded(task, 0..=u32::MAX);
             }
-            Order::EndRecorded { task, run } => {
-                self.clear_recorded(|known, its_run| (known, its_run) == (task, run));
-            }
+            Order::EndRecorded { task, run } => self.clear_recorded(task, run..=run),
             Order::Written { task, run } => self.written(task, run),
             Order::Hold { holds } => self.is_held = holds,
             Order::Leave => self.leaves = true,

@@ -61,7 +61,7 @@ impl Cluster {
 
     pub(super) fn control(&mut self, task: TaskId, control: &Control, done: DoneSender) {
         let Some(run) = self.runs.get_mut(&task) else { return };
-        let (number, is_waiting) = (run.number, run.is_waiting());
+        let (number, turn, is_waiting) = (run.number, run.turn, run.is_waiting());
         let action = match *control {
             Control::Signal { signal, tree: _ } => Action::Signal(signal),
             Control::Pause => Action::Pause(true),
@@ -81,7 +81,7 @@ impl Cluster {
                 }
             }
             // Its requests now differ from those of the runs that it was to be submitted with.
-            if self.gathering.withdraw(task) {
+            if self.gathering.withdraw(turn) {
                 self.gather(Instant::now(), task);
             }
             return;

@@ -32,7 +32,7 @@ impl Cluster {
             Following::By(dependency) => dependency,
             Following::Later => {
                 let number = run.number;
-                if self.parked.insert(task) {
+                if self.parked.add(task, &run.awaits) {
                     // The cluster's own name for the reason.
                     let fact = PlaceFact::Waiting { reason: "Dependency".into() };
                     self.send(task, number, Fact::Elsewhere(fact));
@@ -68,13 +68,13 @@ impl Cluster {
         Following::By((!text.is_empty()).then(|| format!("afterok{text}").into()))
     }
 
-    /// Checks again the runs that wait for the ids of others.
+    /// Checks again the runs that wait for the ids of others, if any of those has changed.
     pub(super) fn unpark(&mut self, now: Instant) {
-        let parked: Vec<TaskId> = self.parked.iter().copied().collect();
-        for task in parked {
+        // A run that is given back changes those that follow it.
+        while let Some(task) = self.parked.take_due() {
             let follows = self.runs.get(&task).map(|run| self.following(&run.awaits));
             if !matches!(follows, Some(Following::Later)) {
-                self.parked.remove(&task);
+                self.parked.remove(task);
                 self.gather(now, task);
             }
         }

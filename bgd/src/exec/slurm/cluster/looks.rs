@@ -64,7 +64,7 @@ impl Cluster {
 
     /// Returns whether a note or an output could not be read, including those of runs that the cluster has forgotten.
     fn has_unread(&self) -> bool {
-        self.runs.values().any(|run| run.is_unread) || self.login_work.copies.values().any(Copy::is_unread)
+        self.has_unread_notes || self.login_work.copies.values().any(Copy::is_unread)
     }
 
     /// Ends the runs whose end can now be decided.
@@ -140,6 +140,7 @@ impl Cluster {
         for run in self.runs.values_mut() {
             run.is_unread &= has_more;
         }
+        self.has_unread_notes = self.has_unread_notes && has_more || !unread.is_empty();
         for (task, name, why) in &unread {
             self.runs.entry(*task).and_modify(|run| run.is_unread = true);
             self.is_unknown(*task, &format!("its note {name} can't be read: {why}"));

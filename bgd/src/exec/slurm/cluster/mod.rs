@@ -13,7 +13,7 @@ mod recovery;
 mod settings;
 mod submit;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,7 @@ use crate::exec::slurm::error::CommandError;
 use crate::exec::slurm::job::JobId;
 use crate::exec::slurm::login_work::LoginWork;
 use crate::exec::slurm::pace::PollSchedule;
+use crate::exec::slurm::parked::Parked;
 use crate::exec::slurm::parse::Settings;
 use crate::exec::slurm::reach::Availability;
 use crate::exec::slurm::remote_files;
@@ -93,7 +94,7 @@ pub struct Cluster {
     /// The outcome that the next submission waits for, if there was an earlier one.
     before: Option<Before>,
     /// Runs that wait for the ids of the runs that they follow.
-    parked: BTreeSet<TaskId>,
+    parked: Parked,
     unsure: HashMap<Arc<str>, UnconfirmedSubmission>,
     actions: JobActions,
     works: FuturesUnordered<BoxFuture<'static, Done>>,
@@ -116,6 +117,8 @@ pub struct Cluster {
     /// When the notes are looked at next.
     scan_at: Option<Instant>,
     last_scan: Option<Instant>,
+    /// Whether the last look found notes of runs that can't be read.
+    has_unread_notes: bool,
     /// The start of the last look that has found all notes.
     looked: Option<Instant>,
     /// Whether the notes can be read.
@@ -139,7 +142,7 @@ pub struct Cluster {
     /// Submissions that wait until the core has recorded that they may exist.
     pending: Vec<PendingSubmission>,
     /// The files of ended runs, until the ends are recorded.
-    ended: HashMap<(TaskId, u32), Files>,
+    ended: BTreeMap<(TaskId, u32), Files>,
     /// Whether the runs are left to the next daemon.
     leaves: bool,
     /// Whether no new work is started, as an upgrade waits for a moment without work.
@@ -178,7 +181,7 @@ impl Cluster {
             gathering: Gathering::default(),
             last_turn: 0,
             before: None,
-            parked: BTreeSet::new(),
+            parked: Parked::default(),
             unsure: HashMap::new(),
             actions: JobActions::default(),
             works: FuturesUnordered::new(),
@@ -193,6 +196,7 @@ impl Cluster {
             scan_is_after_answer: false,
             scan_at: None,
             last_scan: None,
+            has_unread_notes: false,
             looked: None,
             reading: Availability::default(),
             tick_at: None,
@@ -207,7 +211,7 @@ impl Cluster {
             end_again: Due::default(),
             login_work: LoginWork::default(),
             pending: Vec::new(),
-            ended: HashMap::new(),
+            ended: BTreeMap::new(),
             leaves: false,
             is_held: false,
             has_scanned: false,
@@ -300,7 +304,7 @@ impl Cluster {
                 if self.runs.get(&task).is_some_and(|run| !run.is_given_up) {
                     self.remove(task);
                 }
-                self.remove_concluded(|known, _| known == task);
+                self.remove_concluded(task, 0..=u32::MAX);
                 self.written_down(now, task);
                 if !self.is_far() {
                     let folder = Arc::clone(&self.tools.folder);
@@ -308,9 +312,7 @@ impl Cluster {
                 }
             }
             Order::Count { task, run, id } => self.count(now, task, run, &id),
-            Order::EndRecorded { task, run } => {
-                self.remove_concluded(|known, its_run| (known, its_run) == (task, run));
-            }
+            Order::EndRecorded { task, run } => self.remove_concluded(task, run..=run),
             Order::Written { task, run } => self.written(now, task, run),
             Order::Hold { holds } => self.is_held = holds,
             Order::Leave => self.leaves = true,
@@ -346,9 +348,11 @@ impl Cluster {
     fn end(&mut self, now: Instant, task: TaskId, number: u32, signal: i32) {
         let Some(run) = self.runs.get_mut(&task).filter(|run| run.number == number) else { return };
         run.is_to_end(signal);
+        let turn = run.turn;
         let is_kill = signal == SIGKILL;
         let is_last = is_kill || run.is_waiting();
-        if self.gathering.withdraw(task) || self.parked.remove(&task) {
+        self.parked.changed(task);
+        if self.gathering.withdraw(turn) || self.parked.remove(task) {
             let failure = "it was cancelled before it was submitted".into();
             self.send(task, number, Fact::StartFailed { failure });
             return self.remove(task);
@@ -361,12 +365,13 @@ impl Cluster {
 
     fn remove(&mut self, task: TaskId) {
         let Some(run) = self.runs.remove(&task) else { return };
+        self.parked.changed(task);
         if run.is_aside {
             self.aside.retain(|_, name| *name != task);
         }
         if run.place.is_none() {
-            self.gathering.withdraw(task);
-            self.parked.remove(&task);
+            self.gathering.withdraw(run.turn);
+            self.parked.remove(task);
         }
         if let Some(id) = run.id {
             self.by_id.remove(&id);

@@ -26,6 +26,7 @@ impl Cluster {
         let Some(run) = self.runs.get_mut(&task) else { return };
         let facts = run.noted(now, (noted.kind, noted.restarts), &note.text, note.at);
         let is_ending = run.is_ending();
+        self.parked.changed(task);
         self.report(now, task, facts);
         if is_ending {
             self.conclude(now, task);
@@ -142,6 +143,7 @@ impl Cluster {
             missing.extend(self.costs.take(now));
             self.works.push(Box::pin(work::record(self.tools.clone(), missing)));
         }
+        self.parked.all_changed();
         self.pace.answered(now, has_moved, !self.by_id.is_empty());
         if self.actions.has_doubts() {
             self.pace.ask_now(now);
@@ -227,6 +229,7 @@ impl Cluster {
         }
         let Some(run) = self.runs.get_mut(&task) else { return };
         run.is_concluded = true;
+        self.parked.changed(task);
         let number = run.number;
         let files = Files { place, restarts: run.restarts(), split: run.job.spec.split };
         self.readiness.remove(&task);
@@ -258,6 +261,7 @@ impl Cluster {
         };
         let Some(run) = self.runs.get_mut(&task).filter(is_wanted) else { return };
         run.is_given_up = true;
+        self.parked.changed(task);
         let fact = Fact::GaveUp { why: why.into() };
         self.send(task, number, fact);
     }

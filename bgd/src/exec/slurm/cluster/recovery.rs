@@ -2,6 +2,7 @@
 //! Also holds back files so that the next daemon can do the same.
 
 use std::collections::HashSet;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -72,6 +73,7 @@ impl Cluster {
         for task in tasks {
             if let Some(run) = self.runs.get_mut(&task) {
                 run.is_forgotten(now);
+                self.parked.changed(task);
             }
             self.conclude(now, task);
         }
@@ -125,10 +127,11 @@ impl Cluster {
         }
     }
 
-    /// Removes the files of the runs that pass the filter; their ends are recorded.
-    pub(super) fn remove_concluded(&mut self, filter: impl Fn(TaskId, u32) -> bool) {
-        let over: Vec<Files> =
-            self.ended.extract_if(|(task, run), _| filter(*task, *run)).map(|(_, files)| files).collect();
+    /// Removes the files of these runs of a task; their ends are recorded.
+    pub(super) fn remove_concluded(&mut self, task: TaskId, runs: RangeInclusive<u32>) {
+        let (first, last) = runs.into_inner();
+        let range = (task, first)..=(task, last);
+        let over: Vec<Files> = self.ended.extract_if(range, |_, _| true).map(|(_, files)| files).collect();
         for files in over {
             self.clean(files);
         }

@@ -180,6 +180,7 @@ impl Cluster {
                 self.replaced(now, other);
             }
             self.costs.forget(id);
+            self.parked.changed(task);
             self.send(task, number, fact);
             if !is_taken_up {
                 self.order_late(now, task, &batch.wish);
@@ -195,6 +196,7 @@ impl Cluster {
     fn replaced(&mut self, now: Instant, task: TaskId) {
         if let Some(run) = self.runs.get_mut(&task) {
             run.is_forgotten(now);
+            self.parked.changed(task);
         }
         // The run may have noted its end.
         self.scan_by(now);

@@ -43,24 +43,27 @@ pub struct Arguments {
     given: JsonObject,
 }
 
-impl Arguments {
-    /// Accepts the parameters of a call, but none that the tool does not declare.
-    ///
-    /// # Errors
-    /// An undeclared parameter.
-    pub fn new(tool: &'static Spec, given: JsonObject) -> Result<Self, Refusal> {
+/// Parameters of a call that its tool does not declare.
+#[derive(Debug)]
+pub struct Undeclared {
+    tool: &'static Spec,
+    given: JsonObject,
+}
+
+impl Undeclared {
+    /// Creates the error. `has_places`: places other than the daemon's machine are configured, so that the tool is listed
+    /// with the parameter that names one.
+    pub fn refusal(&self, has_places: bool) -> Refusal {
+        let Self { tool, given } = self;
         let mut strangers: Vec<String> = given
             .keys()
-            .filter(|name| !tool.parameters.iter().any(|known| known.name == *name))
+            .filter(|name| !tool.declares(name))
             .map(|name| format!("\"{}\"", quoted(name)))
             .collect();
-        if strangers.is_empty() {
-            return Ok(Self { tool, given });
-        }
         let others = strangers.len().saturating_sub(UNKNOWN_SHOWN);
         strangers.truncate(UNKNOWN_SHOWN);
         let others = if others > 0 { format!(" and {}", count(others, "other")) } else { String::new() };
-        let known: Vec<&str> = tool.parameters.iter().map(|parameter| parameter.name).collect();
+        let known: Vec<&str> = tool.listed_parameters(has_places).map(|parameter| parameter.name).collect();
         let hint = match tool.name {
             // Another tool of this name had this parameter.
             name if name == OUTPUT.name && given.contains_key("block") => {
@@ -71,12 +74,25 @@ impl Arguments {
             }
             _ => "",
         };
-        Err(Refusal::new(format!(
+        Refusal::new(format!(
             "{} has no parameter {}{others}. Its parameters are: {}.{hint}",
             tool.name,
             strangers.join(", "),
             known.join(", ")
-        )))
+        ))
+    }
+}
+
+impl Arguments {
+    /// Accepts the parameters of a call, but none that the tool does not declare.
+    ///
+    /// # Errors
+    /// An undeclared parameter.
+    pub fn new(tool: &'static Spec, given: JsonObject) -> Result<Self, Undeclared> {
+        if given.keys().all(|name| tool.declares(name)) {
+            return Ok(Self { tool, given });
+        }
+        Err(Undeclared { tool, given })
     }
 
     fn wrong(&self, name: &str, wanted: &str) -> Refusal {
@@ -365,7 +381,8 @@ mod tests {
     use crate::mcp::catalogue::{BLOCK, COMMAND, LIST, OUTPUT, TASK};
 
     fn given(tool: &'static Spec, value: &Value) -> Result<Arguments, Refusal> {
-        Arguments::new(tool, value.as_object().unwrap().clone())
+        let given = value.as_object().unwrap().clone();
+        Arguments::new(tool, given).map_err(|undeclared| undeclared.refusal(false))
     }
 
     fn error<T: std::fmt::Debug>(result: Result<T, Refusal>) -> String {
@@ -382,11 +399,23 @@ mod tests {
     }
 
     #[test]
+    fn r145_unknown_parameter_error_lists_on_only_if_the_tool_has_it() {
+        let undeclared = || {
+            let given = json!({"command": "true", "shell": "bash"}).as_object().unwrap().clone();
+            Arguments::new(&COMMAND, given).unwrap_err()
+        };
+        let text = undeclared().refusal(false).to_string();
+        assert!(text.ends_with("parameters are: command, cwd, description, after, group, ready."), "{text}");
+        let text = undeclared().refusal(true).to_string();
+        assert!(text.ends_with(", group, ready, on."), "{text}");
+    }
+
+    #[test]
     fn errors_quote_only_a_bounded_part_of_arguments() {
         let long = "\"".repeat(1_000_000);
         let many: JsonObject =
             (0..1000).map(|number| (format!("{number:04}{long:.900}"), json!(1))).collect();
-        let text = error(Arguments::new(&OUTPUT, many));
+        let text = Arguments::new(&OUTPUT, many).unwrap_err().refusal(false).to_string();
         assert!(text.len() < 1000 && text.contains("and 995 others. Its parameters"), "{text}");
         let arguments = given(&BLOCK, &json!({"timeout": long, "task_ids": long})).unwrap();
         for text in [error(arguments.milliseconds("timeout")), error(arguments.tasks("task_ids"))] {

@@ -225,10 +225,20 @@ impl Spec {
         if structured { tool.with_raw_output_schema(self.output()) } else { tool }
     }
 
+    /// Reports whether the tool has this parameter, be it listed or not.
+    pub fn declares(&self, name: &str) -> bool {
+        self.parameters.iter().any(|known| known.name == name)
+    }
+
+    /// Returns the parameters that a client gets to see. `has_places`: places other than the daemon's machine are
+    /// configured.
+    pub fn listed_parameters(&self, has_places: bool) -> impl Iterator<Item = &'static Parameter> {
+        let is_there = move |parameter: &&Parameter| has_places || !matches!(parameter.form, Form::Place);
+        self.parameters.iter().filter(is_there)
+    }
+
     fn input(&self, available: &Available) -> Arc<JsonObject> {
-        let is_there =
-            |parameter: &&Parameter| !matches!(parameter.form, Form::Place) || !available.places.is_empty();
-        let properties = self.parameters.iter().filter(is_there);
+        let properties = self.listed_parameters(!available.places.is_empty());
         let properties: JsonObject =
             properties.map(|parameter| (parameter.name.to_owned(), parameter.schema(available))).collect();
         let required: Vec<&str> = self

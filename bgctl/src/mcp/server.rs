@@ -178,15 +178,18 @@ impl Shared {
 
     /// Returns the facts that the tool list depends on.
     async fn available(self: &Arc<Self>) -> Available {
-        let agents = self.agents().await;
+        Available { agents: self.agents().await, places: self.places().await, longest_wait_ms: None }
+    }
+
+    /// Returns the configured places other than the daemon's machine.
+    async fn places(&self) -> Vec<String> {
         let params = ExecutorListParams::default();
         let places = match self.link.call_running::<ExecutorList>(&params).await {
             Ok(Some(result)) => result.executors,
             // Without the places, the tools still work on the daemon's machine.
             Ok(None) | Err(_) => Vec::new(),
         };
-        let elsewhere = places.into_iter().filter(|place| place.kind != "local");
-        Available { agents, places: elsewhere.map(|place| place.name).collect(), longest_wait_ms: None }
+        places.into_iter().filter(|place| place.kind != "local").map(|place| place.name).collect()
     }
 
     /// Returns the sentence about agents for the tool list.
@@ -223,7 +226,10 @@ impl Shared {
         {
             return Err(Refusal::new(why));
         }
-        let arguments = Arguments::new(tool, given)?;
+        let arguments = match Arguments::new(tool, given) {
+            Ok(arguments) => arguments,
+            Err(undeclared) => return Err(undeclared.refusal(!self.places().await.is_empty())),
+        };
         match tool.name {
             "background_task" => self.task(&arguments).await.map(Reply::from),
             "background_command" => self.command(&arguments).await.map(Reply::from),

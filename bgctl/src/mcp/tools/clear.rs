@@ -166,14 +166,15 @@ impl Shared {
     /// Returns the tasks that a call of `background_clear` may remove. The caller fills in the rest from the inbox, which
     /// it must read afterwards: a task that ends later is not removed.
     pub(in crate::mcp) async fn removable(self: &Arc<Self>, given: &JsonObject) -> Removable {
-        let ids_and_all = |arguments: Arguments| Ok((arguments.tasks("task_ids")?, arguments.flag("all")?));
-        match Arguments::new(&CLEAR, given.clone()).and_then(ids_and_all) {
-            Ok((Some(ids), all)) => {
+        let ids_and_all =
+            |arguments: Arguments| Some((arguments.tasks("task_ids").ok()?, arguments.flag("all").ok()?));
+        match Arguments::new(&CLEAR, given.clone()).ok().and_then(ids_and_all) {
+            Some((Some(ids), all)) => {
                 Removable { named: Some(self.clearable(&ids, all).await), ..Removable::default() }
             }
-            Ok((None, _)) => self.ended().await,
+            Some((None, _)) => self.ended().await,
             // The call itself reports what is wrong.
-            Err(_) => Removable::default(),
+            None => Removable::default(),
         }
     }
 

@@ -6,6 +6,7 @@ use std::fs;
 use std::net::TcpStream;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use bgd_tests::shared::holder::{Note, Phase};
@@ -13,7 +14,7 @@ use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{DaemonUpgrade, SubmitParams, TerminalSize, UpgradeParams};
 use bgd_tests::shared::task::{Exit, Status, Task};
 use bgd_tests::upgrades::in_time;
-use bgd_tests::{Process, TestDaemon, ports, wait};
+use bgd_tests::{Outcome, Process, TestDaemon, ports, wait};
 use rustix::process::Signal;
 
 /// Ends the daemon in every way that leaves its tasks running, and starts the next one.
@@ -248,6 +249,26 @@ fn r126_service_not_ready_in_time_without_a_daemon_is_ended() {
         }
         is_in_time
     });
+}
+
+#[test]
+fn r131_stop_with_cancel_fails_if_daemon_is_killed_meanwhile() {
+    let mut daemon = TestDaemon::durable("[grace]\ncancel = \"1h\"");
+    let id = daemon.submit_shell("trap 'echo asked' TERM; echo begun; while :; do sleep 0.1; done");
+    daemon.wait_output(id, "begun");
+    let mut stop = daemon.bgctl(&["daemon", "stop", "--cancel"]);
+    let stop = thread::spawn(move || Outcome::of(&mut stop));
+    daemon.wait_output(id, "asked");
+
+    daemon.kill9();
+
+    for refused in [stop.join().unwrap(), daemon.run(&["daemon", "stop", "--cancel"])] {
+        let refused = refused.expect_code(69);
+        assert!(refused.stderr.contains("may have left tasks running"), "{}", refused.stderr);
+    }
+    daemon.launch();
+    daemon.run(&["daemon", "stop", "--cancel", "--grace", "0"]).success();
+    assert!(daemon.ended().success());
 }
 
 #[test]

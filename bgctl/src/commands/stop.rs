@@ -66,7 +66,9 @@ pub fn stop(order: ShutdownParams, context: &Context) -> Result<Option<ShutdownR
         None => DaemonProcess::of(&context.link.socket()?),
     };
     let outcome = match (context.link.running(), &daemon) {
-        (Ok(None), None) if order.cancel && context.link.has_left_tasks() => return Err(left_tasks()),
+        (Ok(None), None) if order.cancel && context.link.has_left_tasks() => {
+            return Err(left_tasks("no daemon is running, but the last one was durable, and"));
+        }
         (Ok(None), None) => return Ok(None),
         (Ok(None), Some(daemon)) => {
             let is = match daemon.holder.note.phase {
@@ -75,12 +77,12 @@ pub fn stop(order: ShutdownParams, context: &Context) -> Result<Option<ShutdownR
                 Phase::Ending => "is shutting down already",
             };
             report(&format!("the daemon (pid {}) {is}: sending SIGTERM", daemon.pid()));
-            by_signal(daemon, order).map(Some)
+            by_signal(daemon, order).map(|()| None)
         }
         (Ok(Some(mut client)), daemon) => by_call(&mut client, daemon.as_ref(), order),
         (Err(failure), Some(daemon)) if failure.kind == "no_answer" => {
             report(&failure.message);
-            by_signal(daemon, order).map(Some)
+            by_signal(daemon, order).map(|()| None)
         }
         (Err(failure), _) => Err(failure),
     };
@@ -89,13 +91,16 @@ pub fn stop(order: ShutdownParams, context: &Context) -> Result<Option<ShutdownR
     if result.is_none() && context.link.is_remote() {
         confirm(context)?;
     }
+    if result.is_none() && order.cancel && (context.link.is_remote() || context.link.has_left_tasks()) {
+        return Err(left_tasks("the daemon ended without an answer, and"));
+    }
     Ok(Some(result.unwrap_or(NOTHING)))
 }
 
-/// Creates the failure for a durable daemon that has ended and may have left tasks running. Starting a daemon to cancel
-/// them would also start pending tasks; that is for the user to decide.
-fn left_tasks() -> Failure {
-    let message = "no daemon is running, but the last one was durable, and may have left tasks running";
+/// Creates the failure for a daemon that has ended, as `what` says, and may have left tasks running. Starting a daemon to
+/// cancel them would also start pending tasks; that is for the user to decide.
+fn left_tasks(what: &str) -> Failure {
+    let message = format!("{what} may have left tasks running");
     Failure::new(Code::NO_DAEMON, "no_daemon", message).hint(
         "`bgctl daemon start` takes them over, and starts what is pending; then `bgctl daemon stop --cancel` cancels \
          what runs",
@@ -118,8 +123,8 @@ fn confirm(context: &Context) -> Result<(), Failure> {
     Err(Failure::new(Code::NO_DAEMON, "maybe_done", message))
 }
 
-/// Requests the shutdown, and waits for as long as the daemon keeps working on it. `None` if the connection ended
-/// without an answer.
+/// Requests the shutdown, and waits for as long as the daemon keeps working on it. `None` if the daemon ended without an
+/// answer to this request.
 fn by_call(
     client: &mut Client,
     daemon: Option<&DaemonProcess>,
@@ -132,7 +137,7 @@ fn by_call(
             let Some(daemon) = daemon else { return Err(silent.into()) };
             if !daemon.is_stopped() {
                 report(&silent.to_string());
-                return by_signal(daemon, order).map(Some);
+                return by_signal(daemon, order).map(|()| None);
             }
             // The request stays queued and is served once the daemon continues.
             report(&format!(
@@ -148,7 +153,7 @@ fn by_call(
     let result = match outcome {
         Ok(result) => Some(result),
         // Another caller is already stopping the daemon; wait for it nevertheless.
-        Err(ClientError::Rpc(error)) if error.kind() == ErrorKind::ShuttingDown => Some(NOTHING),
+        Err(ClientError::Rpc(error)) if error.kind() == ErrorKind::ShuttingDown => None,
         Err(ClientError::Closed) => None,
         Err(error) => return Err(error.into()),
     };
@@ -162,12 +167,10 @@ fn by_call(
 
 /// Stops the daemon by SIGTERM, which cancels every task except those of a durable daemon. With `--grace`, a second
 /// SIGTERM skips the rest of the tasks' grace period.
-fn by_signal(daemon: &DaemonProcess, order: ShutdownParams) -> Result<ShutdownResult, Failure> {
+fn by_signal(daemon: &DaemonProcess, order: ShutdownParams) -> Result<(), Failure> {
     let ShutdownParams { grace_ms, cancel } = order;
     if cancel {
-        report(
-            "a signal does not cancel the tasks of a durable daemon: if they keep running, start it and stop it again",
-        );
+        report("a signal does not cancel the tasks of a durable daemon");
     }
     let _progress = Progress::begin(&waited_for(Some(daemon)));
     let is_stopped = daemon.is_stopped();
@@ -184,8 +187,7 @@ fn by_signal(daemon: &DaemonProcess, order: ShutdownParams) -> Result<ShutdownRe
             return Err(lasts(daemon, grace + BUSY));
         }
     }
-    // The number of cancelled tasks is unknown.
-    Ok(NOTHING)
+    Ok(())
 }
 
 fn waited_for(daemon: Option<&DaemonProcess>) -> String {

@@ -83,7 +83,9 @@ impl Shown {
     pub fn phase_writer(self) -> Box<dyn Fn(Phase)> {
         Box::new(move |phase| {
             let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            held.lock.write_note(&Note { phase, ..held.note.clone() });
+            // Until its end is known, it may be killed before it has cancelled anything.
+            let left = phase == Phase::Ending && held.note.durable;
+            held.lock.write_note(&Note { phase, left, ..held.note.clone() });
         })
     }
 }

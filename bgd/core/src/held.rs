@@ -5,7 +5,7 @@
 //! additions can't be refused: a task's error, an agent's questions and tools, inbox items. These have limits of their
 //! own and count too, so that submits are refused sooner.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bgd_shared::agent::AgentSettings;
@@ -36,6 +36,11 @@ const DEPENDENT_BYTES: usize = 64;
 /// Returns the cost of a text.
 pub fn text_bytes(text: &str) -> usize {
     TEXT_BYTES + text.len()
+}
+
+/// Returns the cost of this many conditions.
+pub fn conditions_bytes(count: usize) -> usize {
+    count * (size_of::<Dependency>() + DEPENDENT_BYTES)
 }
 
 /// Returns the cost of an agent's settings.
@@ -164,10 +169,7 @@ impl Plan {
             let attempts = again.attempts.iter().map(|attempt| size_of::<Attempt>() + attempt.text_bytes());
             size_of::<Repetition>() + codes + attempts.sum::<usize>()
         });
-        size_of::<Self>()
-            + self.after.len() * (size_of::<Dependency>() + DEPENDENT_BYTES)
-            + optional(self.description.as_deref())
-            + again
+        size_of::<Self>() + conditions_bytes(self.after.len()) + optional(self.description.as_deref()) + again
     }
 }
 
@@ -220,7 +222,7 @@ impl AgentPart {
 }
 
 /// A value that several tasks may hold, and its cost in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shared {
     /// Its address, which is unique as long as any task holds the value.
     at: usize,
@@ -303,15 +305,15 @@ impl Held {
         self.own + self.shared.total()
     }
 
-    /// Returns by how much adding this task would raise the total.
-    pub fn more_with(&self, task: &Task) -> usize {
-        let mut new: Vec<Shared> = Vec::new();
-        for shared in task.shared() {
-            if !self.shared.contains(shared) && !new.contains(&shared) {
-                new.push(shared);
-            }
+    /// Returns by how much adding these tasks would raise the total.
+    pub fn more_with<'a>(&self, tasks: impl IntoIterator<Item = &'a Task>) -> usize {
+        let mut own = 0;
+        let mut new: HashSet<Shared> = HashSet::new();
+        for task in tasks {
+            own += task.own_bytes();
+            new.extend(task.shared().filter(|shared| !self.shared.contains(*shared)));
         }
-        task.own_bytes() + new.iter().map(|shared| shared.bytes).sum::<usize>()
+        own + new.iter().map(|shared| shared.bytes).sum::<usize>()
     }
 
     /// Counts a new task.

@@ -152,9 +152,9 @@ impl Registry {
         self.held.bytes()
     }
 
-    /// Returns by how many bytes adding this task would raise [`Self::held`].
-    pub fn held_more_with(&self, task: &Task) -> usize {
-        self.held.more_with(task)
+    /// Returns by how many bytes adding these tasks would raise [`Self::held`].
+    pub fn held_more_with<'a>(&self, tasks: impl IntoIterator<Item = &'a Task>) -> usize {
+        self.held.more_with(tasks)
     }
 
     /// Returns the task that was submitted with this idempotency key.
@@ -557,7 +557,7 @@ mod tests {
             let env = registry.share_env(env.clone());
             let mut task = Task { state: State::Queued { env }, ..task(bits, None) };
             registry.share_spec(Arc::make_mut(&mut task.spec));
-            let (before, more) = (registry.held(), registry.held_more_with(&task));
+            let (before, more) = (registry.held(), registry.held_more_with([&task]));
             ordinals.push(registry.insert(task));
             assert_eq!(registry.held(), before + more);
             assert_eq!(more > 10_000, bits == 0, "{more}");

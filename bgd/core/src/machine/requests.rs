@@ -161,7 +161,7 @@ impl Core {
         }
         let env = self.registry.share_env(env);
         let task = self.new_task(now, NewTask { id, spec, env, prompt, key, client, plan });
-        self.check_memory(self.registry.held_more_with(&task))?;
+        self.check_memory(self.registry.held_more_with([&task]))?;
         Ok(self.add(task))
     }
 

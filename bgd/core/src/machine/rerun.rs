@@ -15,6 +15,7 @@ use super::{Core, Phase};
 use crate::batch::Batch;
 use crate::caller::ReplyTo;
 use crate::effect::{CoreError, OrderError, Reply, Unrepeatable};
+use crate::held::conditions_bytes;
 use crate::input::{Rerun, Selection};
 use crate::plan::{Dependency, Plan, Repetition, draw};
 use crate::task::{Ordinal, Outcome, Spec, StopReason, Task, Work};
@@ -23,7 +24,7 @@ use crate::time::Now;
 /// A task about to be submitted again.
 struct PendingRerun {
     old: Ordinal,
-    new: NewTask,
+    new: Task,
     /// Its conditions, in the order of the old task's, as that numbers what the task sees of them (R104).
     after: Vec<Tie>,
 }
@@ -76,17 +77,17 @@ impl Core {
         for (ordinal, _) in &tasks {
             let Some(task) = self.registry.get(*ordinal) else { continue };
             let batch = task.plan().batch.map(|old| *batches.entry(old).or_insert_with(|| ids.next()));
-            let mut one = self.repeated(*ordinal, task, &new_ids, batch)?;
-            one.new.key = rerun.key.as_deref().map(|key| own_key(key, task.id));
-            repeated.push(one);
+            let (mut new, after) = self.repeated(*ordinal, task, &new_ids, batch)?;
+            new.key = rerun.key.as_deref().map(|key| own_key(key, task.id));
+            repeated.push(PendingRerun { old: *ordinal, new: self.new_task(now, new), after });
         }
         if let Some((id, other)) = find_cycle(&repeated) {
             return Err(CoreError::Order(OrderError::Cycle(other, id)));
         }
-        let bytes: usize =
-            repeated.iter().filter_map(|one| self.registry.get(one.old)).map(Task::own_bytes).sum();
-        let keys = repeated.iter().filter_map(|one| one.new.key.as_ref()).map(|key| key.len());
-        self.check_memory(bytes + keys.sum::<usize>())?;
+        // The tasks get their conditions only when all of them exist.
+        let conditions = repeated.iter().map(|one| conditions_bytes(one.after.len()));
+        let tasks = self.registry.held_more_with(repeated.iter().map(|one| &one.new));
+        self.check_memory(tasks + conditions.sum::<usize>())?;
         for (old, new) in batches {
             self.repeat_batch(old, new);
         }
@@ -139,14 +140,14 @@ impl Core {
         Ok(tasks)
     }
 
-    /// Builds the new task for an old one.
+    /// Returns the parts of the new task for an old one, with its conditions.
     fn repeated(
         &self,
         old: Ordinal,
         task: &Task,
         new_ids: &BTreeMap<TaskId, TaskId>,
         batch: Option<TaskId>,
-    ) -> Result<PendingRerun, CoreError> {
+    ) -> Result<(NewTask, Vec<Tie>), CoreError> {
         let refuse = |why| CoreError::Order(OrderError::NotRepeatable(task.id, why));
         let has_streams = task.spec.stdin == Some(Stdin::Fd) || task.spec.given != [false; 2];
         let why = match task.spec.origin {
@@ -202,7 +203,7 @@ impl Core {
         let prompt = task.agent.as_deref().map(|agent| agent.prompt.clone());
         let id = new_ids.get(&task.id).copied().unwrap_or(task.id);
         let new = NewTask { id, spec, env, prompt, key: None, client: None, plan: Some(Box::new(new_plan)) };
-        Ok(PendingRerun { old, new, after })
+        Ok((new, after))
     }
 
     /// Creates the batch for reruns of an old batch's tasks, with the same limits.
@@ -219,9 +220,8 @@ impl Core {
         let mut pairs = Vec::with_capacity(repeated.len());
         let mut ties = Vec::new();
         for PendingRerun { old, new, after } in repeated {
-            let (id, batch) = (new.id, new.plan.as_ref().and_then(|plan| plan.batch));
-            let task = self.new_task(now, new);
-            let ordinal = self.add(task);
+            let (id, batch) = (new.id, new.plan().batch);
+            let ordinal = self.add(new);
             if let Some(batch) = batch.and_then(|batch| self.batches.known.get_mut(&batch)) {
                 batch.members += 1;
             }

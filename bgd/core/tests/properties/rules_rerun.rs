@@ -2,8 +2,8 @@
 //! tasks are random.
 
 use bgd_core::{
-    BatchItem, BatchLimits, Command, CoreError, Effect, Fact, OrderError, Part, Reply, Request, Rerun, Rule,
-    Selection, Unrepeatable, Work,
+    BatchItem, BatchLimits, Command, CoreError, CoreLimits, Effect, Fact, OrderError, Part, Reply, Request,
+    Rerun, Rule, Selection, Unrepeatable, Work,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
@@ -12,7 +12,8 @@ use bgd_shared::task::{Origin, Status};
 use bgd_shared::text::OsText;
 
 use super::support::{
-    Desk, command, env, events, exited, id, ids, only_reply, prompt, refusal, starts, turn_ended,
+    Desk, command, configure, env, events, exited, id, ids, limits, only_reply, prompt, refusal, starts,
+    turn_ended,
 };
 
 fn rerun(tasks: &[TaskId], failed: bool, with_dependents: bool) -> Request {
@@ -103,6 +104,33 @@ fn r116_rerun_submits_a_copy_and_keeps_the_old_task() {
     ends(&mut desk, new, 0);
     let which = Rerun { which: ids(&[new]), failed: false, with_dependents: false, key: None, seed: 8 };
     assert_eq!(pairs(&desk.ask(Request::Rerun(Box::new(which))))[0].1, new);
+}
+
+/// The old tasks no longer hold their environments, which are kept only as long as there is room for them.
+#[test]
+fn r116_rerun_counts_all_that_its_tasks_will_hold() {
+    const ENV: usize = 100_000;
+    let mut desk = Desk::new(1);
+    for number in 1..=2 {
+        let mut old = command(id(number));
+        old.env = [("SIZE".into(), OsText::from("x".repeat(ENV)))].into_iter().collect();
+        desk.ask(Request::Submit(Box::new(old)));
+        ends(&mut desk, id(number), 0);
+    }
+    let third = after(&mut desk, 3, &[(id(2), Condition::Any)]);
+    ends(&mut desk, third, 0);
+    // The new tasks have to wait for it.
+    desk.running(4);
+    let again = || rerun(&[id(1), id(2), third], false, false);
+    let held = desk.core.held();
+    desk.input(configure(CoreLimits { memory: held + ENV, ..limits(1) }));
+    let refused = desk.ask(again());
+    let CoreError::FullMemory { more, .. } = refusal(&refused) else { panic!("{refused:?}") };
+    assert!((ENV..2 * ENV).contains(more), "two tasks share an environment: {more}");
+    assert_eq!(desk.core.summary().total(), 4);
+    desk.input(configure(CoreLimits { memory: held + more, ..limits(1) }));
+    assert_eq!(pairs(&desk.ask(again())).len(), 3);
+    assert_eq!(desk.core.held(), held + more);
 }
 
 #[test]

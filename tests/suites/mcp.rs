@@ -391,7 +391,7 @@ fn r30_to_r38_agent_is_started_and_resumed() {
     let waited = mcp.done("background_block", &json!({"task_ids": [id]}));
     assert_eq!(waited.content["tasks"][0]["result"], "one", "{}", waited.text);
     assert!(waited.text.contains(&format!("background_task {{\"resume\": \"{id}\"")), "{}", waited.text);
-    // Arguments that do not apply to this mode are ignored.
+    // Arguments that do not apply to this mode are ignored, and the answer says so.
     let resumed = mcp.done(
         "background_task",
         &json!({"resume": id, "prompt": "history", "agent": "nobody", "description": "other"}),
@@ -401,6 +401,7 @@ fn r30_to_r38_agent_is_started_and_resumed() {
         (&json!(id), &json!(1))
     );
     assert!(resumed.reported_ids().is_empty(), "{}", resumed.text);
+    assert!(resumed.text.contains("\"agent\" and \"description\" were ignored"), "{}", resumed.text);
     let waited = mcp.done("background_block", &json!({"task_ids": [id]}));
     assert_eq!(waited.content["tasks"][0]["status"], "completed", "{}", waited.text);
     assert!(waited.text.contains(&format!("{id} (resumed)  completed")), "{}", waited.text);

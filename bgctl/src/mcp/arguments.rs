@@ -51,8 +51,8 @@ pub struct Undeclared {
 }
 
 impl Undeclared {
-    /// Creates the error. `has_places`: places other than the daemon's machine are configured, so that the tool is listed
-    /// with the parameter that names one.
+    /// Creates the error. `has_places`: places other than the daemon's machine are configured, so that the tool is
+    /// listed with the parameter that names one.
     pub fn refusal(&self, has_places: bool) -> Refusal {
         let Self { tool, given } = self;
         let mut strangers: Vec<String> = given

@@ -54,6 +54,22 @@ impl From<ToolAnswer> for Reply {
     }
 }
 
+/// Says which parameters a resume does not consider although they differ from what its task has (R37); empty if none.
+fn ignored_by_resume(arguments: &Arguments, task: &Task) -> Result<&'static str, Refusal> {
+    let (agent, description) = (arguments.text("agent")?, arguments.text("description")?);
+    let differs = |given: Option<String>, known: Option<&str>| {
+        given.is_some_and(|given| known.is_none_or(|known| known.trim() != given.trim()))
+    };
+    Ok(match (differs(agent, task.agent.as_deref()), differs(description, Some(&task.description))) {
+        (false, false) => "",
+        (true, false) => " It is the agent of the task: \"agent\" was ignored.",
+        (false, true) => " The task keeps its description: \"description\" was ignored.",
+        (true, true) => {
+            " The task keeps its agent and its description: \"agent\" and \"description\" were ignored."
+        }
+    })
+}
+
 impl Shared {
     /// `background_task`: starts or resumes an agent (R37).
     pub(super) async fn task(self: &Arc<Self>, arguments: &Arguments) -> Result<ToolAnswer, Refusal> {
@@ -71,6 +87,7 @@ impl Shared {
             }
             let Some(prompt) = prompt else { return Err(arguments.missing(&["prompt"])) };
             let asked = self.own_task(&resume, "resumed").await?;
+            let ignored = ignored_by_resume(arguments, &asked)?;
             let params = SubmitParams {
                 resume: Some(resume),
                 prompt: Some(prompt),
@@ -84,7 +101,7 @@ impl Shared {
                 "The agent is working on it, with the whole earlier conversation. {}",
                 words::while_running(&[task.id.to_string()])
             );
-            let opening = format!("The agent has the prompt; this is resume {}.", task.resume_count);
+            let opening = format!("The agent has the prompt; this is resume {}.{ignored}", task.resume_count);
             return Ok(self.about(&[task], Body::Started).with(opening, next));
         }
         let (description, agent) = (arguments.text("description")?, arguments.text("agent")?);

@@ -88,8 +88,8 @@ pub struct Run {
     pub is_given_up: bool,
     /// Whether its task has started another attempt since it was given up.
     pub is_aside: bool,
-    /// Whether it was reported to the core as unknown.
-    pub is_unknown: bool,
+    /// Why it was reported to the core as unknown; `None` if it was not.
+    pub unknown: Option<Arc<str>>,
     /// Whether some of its notes can't be read, so that missing notes decide nothing.
     pub is_unread: bool,
     /// Whether its end is being reported.
@@ -178,7 +178,7 @@ impl Run {
             hold: false,
             is_given_up: false,
             is_aside: false,
-            is_unknown: false,
+            unknown: None,
             is_unread: false,
             is_concluded: false,
             is_to_compare: false,
@@ -222,7 +222,7 @@ impl Run {
             id,
             stop: known.stop.map(|stop| stop.signal),
             hold: known.is_held,
-            is_unknown: elsewhere.unknown.is_some(),
+            unknown: elsewhere.unknown.as_ref().map(|(_, why)| Arc::from(&**why)),
             is_to_compare: true,
             missing_output: elsewhere.missing,
             is_ready: known.is_ready,
@@ -381,6 +381,15 @@ impl Run {
         (pause, is_news)
     }
 
+    /// Notes that it is reported as unknown for this reason. Returns whether that is news.
+    pub fn note_unknown(&mut self, why: &Arc<str>) -> bool {
+        let is_news = self.unknown.as_ref() != Some(why);
+        if is_news {
+            self.unknown = Some(Arc::clone(why));
+        }
+        is_news
+    }
+
     /// Notes that its processes are ordered to stop or to continue.
     pub const fn orders_pause(&mut self) {
         self.pauses = self.pauses.saturating_add(1);
@@ -416,6 +425,10 @@ impl Run {
     fn start(&mut self, now: Instant, at: Option<Timestamp>) -> Option<Fact> {
         let was_running = self.running.is_some();
         self.running.get_or_insert(now);
+        if !was_running && let Some(why) = &mut self.unknown {
+            // To the core, its start makes it known, so any reason is news again.
+            *why = "".into();
+        }
         self.reason = None;
         if self.forgotten.is_none() {
             self.missing = 0;

@@ -150,10 +150,10 @@ impl Cluster {
 
     /// Reports that the state of a run is unknown at the moment, unless that was already reported.
     pub(super) fn is_unknown(&mut self, task: TaskId, why: &str) {
-        let is_news = |run: &&mut Run| !run.is_unknown && !run.is_given_up;
+        let is_news = |run: &&mut Run| run.unknown.is_none() && !run.is_given_up;
         let Some(run) = self.runs.get_mut(&task).filter(is_news) else { return };
         tracing::warn!(%task, why, "a file of a job not read");
-        run.is_unknown = true;
+        run.unknown = Some(why.into());
         let fact = PlaceFact::Unknown { why: why.into() };
         self.tools.context.facts.send(task, run.number, Fact::Elsewhere(fact));
     }
@@ -168,19 +168,21 @@ impl Cluster {
             !run.is_unread && !login_work.copies.get(task).is_some_and(Copy::is_unread)
         };
         let is_known =
-            |task: &TaskId, run: &Run| run.is_unknown && !run.awaits_record() && is_read(task, run);
+            |task: &TaskId, run: &Run| run.unknown.is_some() && !run.awaits_record() && is_read(task, run);
         for (task, run) in runs.iter_mut().filter(|(task, run)| is_known(task, run)) {
-            run.is_unknown = false;
+            run.unknown = None;
             tools.context.facts.send(*task, run.number, Fact::Elsewhere(PlaceFact::Known));
         }
     }
 
-    /// Reports that the state of all runs is unknown at the moment.
+    /// Reports that the state of all runs is unknown at the moment, unless that was already reported for this reason.
     pub(super) fn are_unknown(&mut self, why: &str) {
+        let why: Arc<str> = why.into();
         for (task, run) in self.runs.iter_mut().filter(|(_, run)| !run.is_given_up && !run.is_concluded) {
-            run.is_unknown = true;
-            let fact = PlaceFact::Unknown { why: why.into() };
-            self.tools.context.facts.send(*task, run.number, Fact::Elsewhere(fact));
+            if run.note_unknown(&why) {
+                let fact = PlaceFact::Unknown { why: Box::from(&*why) };
+                self.tools.context.facts.send(*task, run.number, Fact::Elsewhere(fact));
+            }
         }
     }
 }

@@ -172,15 +172,17 @@ impl Cluster {
         }
         if let Some((asked, trouble)) = trouble {
             tracing::warn!(?trouble, "the accounting service does not answer");
-            let why: Box<str> = format!("the accounting service can't be queried: {trouble}").into();
+            let why: Arc<str> = format!("the accounting service can't be queried: {trouble}").into();
             for id in asked {
                 self.costs_known(now, id, None);
                 let Some(task) = self.by_id.get(&id).copied() else { continue };
                 let run = self.runs.get_mut(&task).filter(|run| run.awaits_record() && !run.is_concluded);
                 let Some(run) = run else { continue };
-                run.is_unknown = true;
-                let number = run.number;
-                self.send(task, number, Fact::Elsewhere(PlaceFact::Unknown { why: why.clone() }));
+                let (number, is_news) = (run.number, run.note_unknown(&why));
+                if is_news {
+                    let fact = PlaceFact::Unknown { why: Box::from(&*why) };
+                    self.send(task, number, Fact::Elsewhere(fact));
+                }
             }
         }
         self.tick_at = Some(now);

@@ -43,6 +43,16 @@ fn r147_exit_code_0_is_final_and_others_wait_for_the_cause() {
 }
 
 #[test]
+fn r151_reason_why_a_run_is_unknown_is_news_once_and_again_after_its_start() {
+    let (mut run, now) = run();
+    let [down, silent] = ["down", "silent"].map(Arc::<str>::from);
+    assert!(run.note_unknown(&down) && !run.note_unknown(&down));
+    assert!(run.note_unknown(&silent) && !run.note_unknown(&silent) && run.note_unknown(&down));
+    run.noted(now, START, b"n1 7\n", None);
+    assert!(run.unknown.is_some() && run.note_unknown(&down) && !run.note_unknown(&down));
+}
+
+#[test]
 fn r148_cancelled_run_that_starts_meanwhile_has_its_grace() {
     let (mut run, now) = run();
     assert!(!run.has_no_grace());

@@ -569,8 +569,11 @@ impl Task {
         }
     }
 
-    /// Drops the environments, which only its own runs need. For snapshots that are kept.
+    /// Drops the environments, which only its own runs need. For snapshots that are kept or that others see.
     pub fn drop_env(&mut self) {
+        if let Some(env) = self.state.env_mut() {
+            *env = Arc::default();
+        }
         if let Some(agent) = self.agent.as_deref_mut() {
             agent.drop_env();
         }

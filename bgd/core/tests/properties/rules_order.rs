@@ -4,7 +4,7 @@
 use std::ops::RangeInclusive;
 
 use bgd_core::{
-    CoreError, CoreLimits, Edit, Effect, Fact, Filter, GroupSettings, Input, LeavePolicy, OrderError,
+    Begin, CoreError, CoreLimits, Edit, Effect, Fact, Filter, GroupSettings, Input, LeavePolicy, OrderError,
     PlanRequest, Reply, Request, Rerun, Rule, Selection, SpawnFailure,
 };
 use bgd_shared::event::EventKind;
@@ -13,9 +13,11 @@ use bgd_shared::order::{After, Condition, Restart};
 use bgd_shared::ready::Ready;
 use bgd_shared::request::{BlockMode, BlockUntil};
 use bgd_shared::task::Status;
+use bgd_shared::text::Env;
 
 use super::support::{
-    Desk, TERM, command, configure, ends, events, exited, id, ids, limits, only_reply, refs, refusal, starts,
+    Desk, TERM, command, configure, ends, env, events, exited, id, ids, limits, only_reply, refs, refusal,
+    starts,
 };
 
 fn submit(desk: &mut Desk, number: u16, plan: PlanRequest) -> TaskId {
@@ -191,6 +193,26 @@ fn r109_crash_loop_detection_uses_the_monotonic_clock() {
         desk.fact_of_run(task, run, exited(1, false));
         assert_eq!(begin(&mut desk, task), run + 1, "it is no crash loop");
     }
+}
+
+/// A task that has started may be pending again.
+#[test]
+fn r104_tasks_do_not_see_the_environments_of_those_they_come_after() {
+    let mut desk = Desk::new(1);
+    let first = submit(&mut desk, 1, kept_alive());
+    let plan = PlanRequest { after: after(first, Condition::Start), ..PlanRequest::default() };
+    let second = submit(&mut desk, 2, plan);
+    desk.fact(first, Fact::Started { pid: Some(100) });
+    let effects = desk.fact(first, exited(1, false));
+    let mut places = effects.iter().filter_map(|effect| match effect {
+        Effect::Start { task, begin: Begin::Process { place, .. }, .. } if *task == second => Some(place),
+        _ => None,
+    });
+    let seen = places.next().expect("it starts").after[0].task.as_deref().expect("it is still there");
+    assert_eq!(seen.status(), Status::Pending);
+    assert_eq!(seen.state.env().map(|env| &**env), Some(&Env::default()));
+    let task = desk.task(first);
+    assert_eq!(task.state.env().map(|env| &**env), Some(&env(0)));
 }
 
 #[test]

@@ -22,10 +22,6 @@ use crate::exec::host::SIGKILL;
 /// moment ago.
 const FRESH: Duration = SPACING;
 
-/// The signals by which processes are paused and continued.
-const SIGSTOP: i32 = 19;
-const SIGCONT: i32 = 18;
-
 /// An action on jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -165,7 +161,7 @@ pub fn commands(name: &str, actions: &[JobAction]) -> Vec<Argv> {
         Action::Cancel => commands::cancel(jobs),
         Action::Kill => [commands::cancel(jobs.clone()), commands::signal(jobs, SIGKILL)].concat(),
         Action::End(signal) | Action::Signal(signal) => commands::signal(jobs, signal),
-        Action::Pause(is_paused) => commands::signal(jobs, if is_paused { SIGSTOP } else { SIGCONT }),
+        Action::Pause(is_paused) => commands::pause(jobs, is_paused),
         Action::Hold { held, .. } => commands::hold(jobs, held),
         Action::Nice(nice) => vec![commands::nice(first.id, nice)],
     }

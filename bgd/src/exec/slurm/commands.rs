@@ -165,6 +165,13 @@ pub fn signal(jobs: Vec<JobId>, signal: i32) -> Vec<Argv> {
     commands(&["scancel", "--full", &format!("--signal={signal}")], jobs)
 }
 
+/// Returns the commands that stop the processes of jobs, or continue them. The signals have their names, as their numbers
+/// differ between architectures, and those of the cluster count.
+pub fn pause(jobs: Vec<JobId>, is_paused: bool) -> Vec<Argv> {
+    let signal = if is_paused { "--signal=STOP" } else { "--signal=CONT" };
+    commands(&["scancel", "--full", signal], jobs)
+}
+
 /// Returns the commands that hold waiting jobs, or release them.
 pub fn hold(jobs: Vec<JobId>, is_held: bool) -> Vec<Argv> {
     commands(&["scontrol", if is_held { "uhold" } else { "release" }], jobs)
@@ -273,6 +280,8 @@ mod tests {
         assert_eq!(lines(cancel(jobs())), ["scancel 6_[0-1] 9"]);
         assert_eq!(lines(cancel_named("bgd-a1", jobs()[2..].to_vec())), ["scancel --name=bgd-a1 9"]);
         assert_eq!(lines(signal(jobs(), 10)), ["scancel --full --signal=10 6_[0-1] 9"]);
+        assert_eq!(lines(pause(jobs(), true)), ["scancel --full --signal=STOP 6_[0-1] 9"]);
+        assert_eq!(lines(pause(jobs(), false)), ["scancel --full --signal=CONT 6_[0-1] 9"]);
         assert_eq!(lines(hold(jobs(), true)), ["scontrol uhold 6_[0-1] 9"]);
         assert_eq!(lines(hold(jobs(), false)), ["scontrol release 6_[0-1] 9"]);
         assert_eq!(line(&nice(jobs()[0], 5)), "scontrol update JobId=6_0 Nice=5");

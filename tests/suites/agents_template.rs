@@ -322,13 +322,17 @@ fn session_id_may_change_with_each_run() {
 #[test]
 fn r35_refused_resume_leaves_task_unchanged() {
     let forgetful = shell_agent("forgetful", "printf '{\"session_id\":\"s1\"}'", "session = \"/session_id\"");
-    let daemon = daemon([shell_agent("nameless", "echo \"$1\"", ""), forgetful].concat());
+    // Its reply has no id where `session` points.
+    let pointless = "session = \"/id\"\nresume = [\"echo\", \"{session}\", \"{prompt}\"]";
+    let pointless = shell_agent("pointless", "printf '{\"session_id\":\"s1\"}'", pointless);
+    let daemon = daemon([shell_agent("nameless", "echo \"$1\"", ""), forgetful, pointless].concat());
     for (agent, part, hint) in [
         (
             "nameless",
             "the conversation has no id: its agent gave none",
             "`session` and `resume` in [agents.NAME]",
         ),
+        ("pointless", "its agent gave none", "only if its output has one where `session` points"),
         ("forgetful", "no command line to continue a session", "`resume` in [agents.forgetful]"),
     ] {
         let id = daemon.submit_prompt(agent, "one");

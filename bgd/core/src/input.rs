@@ -24,7 +24,7 @@ use super::filter::Filter;
 use super::group::GroupSettings;
 use super::limits::CoreLimits;
 use super::plan::Rule;
-use super::task::{SpawnFailure, Spec};
+use super::task::{Outcome, SpawnFailure, Spec};
 
 /// Everything that can happen to the core, except the passing of time.
 #[derive(Clone, Debug)]
@@ -380,13 +380,21 @@ impl Refusal {
         self
     }
 
-    /// Creates the refusal to continue a conversation that has no id.
-    pub fn without_session() -> Self {
-        let message = "the conversation has no id: its agent gave none, or was interrupted before it did";
-        Self::new(ErrorKind::SessionExpired, message).hint(
-            "submit a new task; a template agent gives ids only with `session` and `resume` in [agents.NAME], see \
-            bgd-config(5)",
-        )
+    /// Creates the refusal to continue a conversation that has no id, after a turn that ended like this.
+    pub fn without_session(outcome: &Outcome) -> Self {
+        let (message, hint) = if *outcome == Outcome::Completed {
+            (
+                "the conversation has no id: its agent gave none",
+                "submit a new task; a template agent gives ids only with `session` and `resume` in [agents.NAME], and \
+                 only if its output has one where `session` points: bgd-config(5)",
+            )
+        } else {
+            (
+                "the conversation has no id: its turn was cut short before the agent gave one",
+                "submit a new task",
+            )
+        };
+        Self::new(ErrorKind::SessionExpired, message).hint(hint)
     }
 }
 

@@ -45,7 +45,7 @@ impl Core {
             return Err(CoreError::NoAgent(id));
         };
         let Some(session) = agent.session.clone() else {
-            return Err(CoreError::Refused(id, Box::new(Refusal::without_session())));
+            return Err(CoreError::Refused(id, Box::new(Refusal::without_session(&finished.outcome))));
         };
         let settings = if settings.is_empty() {
             Arc::clone(&agent.settings)

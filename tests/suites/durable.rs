@@ -303,7 +303,8 @@ fn r127_running_task_fails_and_its_tree_ends_if_daemon_and_keeper_are_killed() {
     daemon.launch();
 
     let task = daemon.task(ran);
-    assert_eq!((task.status, task.error.as_deref()), (Status::Failed, Some("the daemon was killed")));
+    let why = "the daemon and the keeper were killed";
+    assert_eq!((task.status, task.error.as_deref()), (Status::Failed, Some(why)));
     assert_eq!(daemon.output(ran), b"begun\n");
     assert_eq!(daemon.block(&[next])[0].status, Status::Completed, "what waited for that goes on");
     assert!(daemon.task_processes().is_empty());

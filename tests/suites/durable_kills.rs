@@ -442,14 +442,15 @@ fn r131_stop_and_sigterm_leave_tasks_running_for_next_daemon() {
 }
 
 #[test]
-fn r131_task_lost_after_stop_says_so_and_restart_keeps_tasks_running() {
+fn r131_task_lost_with_keeper_after_stop_says_so_and_restart_keeps_tasks_running() {
     let mut daemon = TestDaemon::durable("");
     let lost = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(lost);
     assert!(daemon.stop().success());
     daemon.keepers().iter().for_each(Process::kill);
     daemon.launch();
-    assert_eq!(daemon.task(lost).error.as_deref(), Some("the daemon was stopped"));
+    let why = "the keeper was killed while the daemon was stopped";
+    assert_eq!(daemon.task(lost).error.as_deref(), Some(why));
     let restarted = daemon.submit_shell("exec sleep 1000");
     daemon.wait_running(restarted);
     let words = daemon.run(&["daemon", "restart"]).success();

@@ -40,6 +40,8 @@ pub struct LeftRuns {
     pub is_complete: bool,
     /// The last number of the reported events that may not be written down; `None` if unknown.
     pub sent_seq: Option<u64>,
+    /// Why the runs that the keeper held are lost, if it was killed.
+    pub lost_because: Option<&'static str>,
 }
 
 impl LeftRuns {
@@ -94,9 +96,9 @@ impl Dispatcher {
     }
 
     /// Continues the state that an earlier daemon wrote, and the runs that it left. Other runs are lost, for the reason
-    /// `why`, unless they certainly did not start.
+    /// `why` or that of the keeper, unless they certainly did not start.
     pub fn begin_again(&mut self, mut kept: Kept, left: LeftRuns, why: &str) {
-        let LeftRuns { mut runs, unread, is_complete, sent_seq } = left;
+        let LeftRuns { mut runs, unread, is_complete, sent_seq, lost_because } = left;
         let notices = std::mem::take(&mut kept.notices);
         self.core = Core::restore(self.config.core_limits(), self.config.group_settings(), kept);
         if self.durable.is_some() {
@@ -137,11 +139,12 @@ impl Dispatcher {
                 }
             };
             if !is_resumed {
-                ran.push(task.id);
+                let because = lost_because.filter(|_| announces_itself(&task));
+                ran.push((task.id, because.unwrap_or(why)));
                 over.extend(is_held.then(|| over_of(&task)));
             }
         }
-        let mut effects = self.core.lose(self.now(), &ran, why);
+        let mut effects = self.core.lose(self.now(), &ran);
         effects.extend(over);
         effects.push(Effect::CaughtUp { mark: 0 });
         self.commit_effects(effects);

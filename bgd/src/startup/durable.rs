@@ -29,6 +29,10 @@ const MARKS_LEFT_OUT: u32 = 1 << 20;
 /// The file with the ID of this boot of the machine.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
+/// Why tasks are lost whose processes the keeper held, if it was killed.
+const KEEPER_KILLED: &str = "the keeper was killed while the daemon was stopped";
+const BOTH_KILLED: &str = "the daemon and the keeper were killed";
+
 /// The state left by the previous durable daemon.
 pub(super) struct Before {
     opened: Opened,
@@ -119,7 +123,10 @@ fn find(folder: &Path, opened: &Opened) -> Result<(Option<Arc<Keeper>>, LeftRuns
         Ok(found) => found,
         Err(NotFound::Gone(error)) => {
             tracing::error!(%error, "the keeper of running tasks was ended");
-            return Ok(Default::default());
+            // A stop alone harms no task.
+            let is_stopped = opened.head.as_ref().is_some_and(|head| head.is_stopped);
+            let why = if is_stopped { KEEPER_KILLED } else { BOTH_KILLED };
+            return Ok((None, LeftRuns { lost_because: Some(why), ..LeftRuns::default() }));
         }
         Err(NotFound::Silent(error)) => {
             let message = format!(

@@ -330,10 +330,10 @@ impl Core {
         again.or_else(repeat).into_iter().collect()
     }
 
-    /// Ends the runs of these tasks, whose fate is unknown, for this reason.
+    /// Ends the runs of these tasks, whose fate is unknown, each for its reason.
     #[must_use]
-    pub fn lose(&mut self, now: Now, tasks: &[TaskId], why: &str) -> Vec<Effect> {
-        for id in tasks {
+    pub fn lose(&mut self, now: Now, tasks: &[(TaskId, &str)]) -> Vec<Effect> {
+        for (id, why) in tasks {
             if let Some(ordinal) = self.registry.ordinal(*id) {
                 self.lose_one(now, ordinal, why);
             }

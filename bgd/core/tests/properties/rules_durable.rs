@@ -374,7 +374,7 @@ fn r126_exit_recorded_before_a_kill_decides_about_retry() {
         let effects = durable.desk.fact(task, exited(code, true));
         assert_eq!(ends(&effects).is_empty(), code == 3, "the rest of its tree ends first");
         let mut durable = durable.killed_for(10);
-        let _ = durable.desk.core.lose(durable.desk.now, &[task], "the keeper was killed");
+        let _ = durable.desk.core.lose(durable.desk.now, &[(task, "the keeper was killed")]);
         assert_eq!(durable.desk.status(task), status);
     }
 }
@@ -387,7 +387,7 @@ fn r126_attempt_lost_while_starting_has_no_exit() {
     let task = submit(&mut durable.desk, 1, repeated(rule));
     assert_eq!(starts(&durable.desk.fact(task, exited(3, false))), [task]);
     let mut durable = durable.killed_for(10);
-    let _ = durable.desk.core.lose(durable.desk.now, &[task], "the machine was restarted");
+    let _ = durable.desk.core.lose(durable.desk.now, &[(task, "the machine was restarted")]);
     let finished = durable.desk.task(task).finished().cloned().unwrap();
     assert_eq!((durable.desk.status(task), finished.exit, finished.pid), (Status::Failed, None, None));
 }
@@ -433,7 +433,7 @@ fn r126_first_attempt_lost_while_starting_is_followed_by_another() {
         durable.desk.ask(Request::Submit(Box::new(command)));
         assert_eq!(durable.desk.status(task), Status::Running, "it is being started");
         let mut durable = durable.killed_for(10);
-        let _ = durable.desk.core.lose(durable.desk.now, &[task], "the machine was restarted");
+        let _ = durable.desk.core.lose(durable.desk.now, &[(task, "the machine was restarted")]);
         let lost = durable.desk.task(task);
         let attempts = lost.plan().again.as_ref().map(|again| again.attempts.len());
         assert_eq!((lost.status(), attempts), (Status::Pending, Some(1)), "{rule:?}");
@@ -446,7 +446,7 @@ fn r107_runs_lost_by_machine_restarts_are_no_crash_loop() {
     let task = submit(&mut durable.desk, 1, repeated(Rule::Restart(Restart::Always)));
     for _ in 0..12 {
         durable = durable.killed_for(10);
-        let _ = durable.desk.core.lose(durable.desk.now, &[task], "the machine was restarted");
+        let _ = durable.desk.core.lose(durable.desk.now, &[(task, "the machine was restarted")]);
         assert_eq!(starts(&durable.desk.wait(60_000)), [task]);
         durable.desk.fact(task, Fact::Started { pid: Some(100) });
     }

@@ -18,6 +18,10 @@ use crate::core::SubmitterLocation;
 pub trait Adapter {
     /// Delivers a notice, with retries where they make sense. A channel's notices are delivered one after another; a
     /// notice that can't be delivered yet may be held ([`Notification::hold`]) so that it does not delay the others.
+    ///
+    /// Whatever takes time must be sent through the notification's `progress`: by [`Progress::send`], or a command by
+    /// [`Progress::start`] and [`Progress::show`]. An upgrade in place carries everything else as unsent, even while it
+    /// is being sent, so it would arrive twice.
     fn notify<'a>(&'a self, notification: &'a Notification) -> LocalBoxFuture<'a, Result<(), Undelivered>>;
 
     /// Called when someone uses `bgctl` in the terminal whose session leader is this process.
@@ -44,7 +48,8 @@ pub trait Adapter {
         Box::pin(async {})
     }
 
-    /// Returns the channel's own state for an upgrade in place; `None` if there is none.
+    /// Returns the channel's own state for an upgrade in place; `None` if there is none. Held notices must be in it, as
+    /// nothing else has them.
     fn state(&self) -> Option<Box<RawValue>>;
 
     /// Restores the state of [`Self::state`] after an upgrade. Called before the first notice.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use bgd_shared::show;
+use bgd_shared::text::truncated;
 
 /// Why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,9 +149,7 @@ pub fn message(stderr: &str) -> String {
         }
     }
     // The first message is specific; the last often says only that the command failed.
-    let all = parts.join("; ");
-    let end = all.char_indices().nth(MESSAGE_CHARS).map_or(all.len(), |(end, _)| end);
-    show::line(&all[..end])
+    show::line(&truncated(&parts.join("; "), MESSAGE_CHARS))
 }
 
 #[cfg(test)]
@@ -202,7 +201,7 @@ mod tests {
                       user's size and/or time limits)\n";
         assert!(refused(policy).contains("violates accounting/QOS policy"));
         assert_eq!(refused(""), "the command failed without a message");
-        assert_eq!(refused(&"ü".repeat(1000)).chars().count(), MESSAGE_CHARS);
+        assert_eq!(refused(&"ü".repeat(1000)), "ü".repeat(MESSAGE_CHARS) + "…");
     }
 
     #[test]
@@ -221,7 +220,7 @@ mod tests {
         #[test]
         fn arbitrary_error_output_becomes_one_bounded_line(stderr in "\\PC{0,200}(\n\\PC{0,200}){0,3}") {
             let message = message(&stderr);
-            prop_assert!(message.chars().count() <= MESSAGE_CHARS && !message.contains('\n'));
+            prop_assert!(message.chars().count() <= MESSAGE_CHARS + 1 && !message.contains('\n'));
             let _ = of(&stderr);
         }
     }

@@ -32,8 +32,8 @@ impl PollSchedule {
         self.due
     }
 
-    /// Notes a change about which the cluster will report more: a job was submitted, cancelled or has started.
-    pub fn moved(&mut self, now: Instant) {
+    /// Notes activity about which the cluster will report more: a job was submitted, cancelled or has started.
+    pub fn note_activity(&mut self, now: Instant) {
         self.wait = SOON;
         self.ask_by(now + SOON);
     }
@@ -66,11 +66,10 @@ impl PollSchedule {
         self.due = None;
     }
 
-    /// Notes the answer to a query: whether something has changed since the previous one, and whether there are still
-    /// jobs.
-    pub fn answered(&mut self, now: Instant, has_moved: bool, has_jobs: bool) {
+    /// Notes the answer to a query: whether it shows activity since the previous one, and whether there are still jobs.
+    pub fn answered(&mut self, now: Instant, has_activity: bool, has_jobs: bool) {
         let later = (self.wait * FACTOR / 2).clamp(SOON, LATEST);
-        self.wait = if has_moved { SOON } else { later };
+        self.wait = if has_activity { SOON } else { later };
         if has_jobs {
             self.ask_by(now + self.wait);
         } else {
@@ -98,7 +97,7 @@ mod tests {
         let mut now = Instant::now();
         let mut pace = PollSchedule::default();
         assert_eq!(pace.due(), None);
-        pace.moved(now);
+        pace.note_activity(now);
         let mut waits = Vec::new();
         for _ in 0..12 {
             waits.push(wait(&pace, now));
@@ -118,7 +117,7 @@ mod tests {
     fn r149_no_queries_without_jobs() {
         let now = Instant::now();
         let mut pace = PollSchedule::default();
-        pace.moved(now);
+        pace.note_activity(now);
         pace.asks(now + SOON);
         pace.answered(now + SOON, true, false);
         assert_eq!(pace.due(), None);
@@ -131,14 +130,14 @@ mod tests {
     fn r149_urgent_query_comes_sooner_within_the_minimum_spacing() {
         let now = Instant::now();
         let mut pace = PollSchedule::default();
-        pace.moved(now);
+        pace.note_activity(now);
         pace.ask_now(now);
         assert_eq!(wait(&pace, now), Duration::ZERO);
         pace.asks(now);
         pace.ask_now(now);
         pace.answered(now, false, true);
         assert_eq!(wait(&pace, now), SPACING);
-        pace.moved(now + SPACING);
+        pace.note_activity(now + SPACING);
         assert_eq!(wait(&pace, now), SPACING, "nothing makes it later");
     }
 }

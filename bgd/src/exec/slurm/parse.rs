@@ -1,6 +1,7 @@
 //! Parsers for the output of Slurm's own commands. Whatever the output is, parsing takes bounded time and memory, and
 //! invalid parts are skipped: sites wrap these commands, and versions differ.
 
+use bgd_shared::text::beginning;
 use bgd_shared::usage::Usage;
 
 use super::job::JobId;
@@ -12,8 +13,8 @@ const LINE_BYTES: usize = 4096;
 /// The maximum number of parsed lines.
 const LINES: usize = 1_000_000;
 
-/// The maximum length of a reason, in characters. Some reasons list all nodes that are down.
-const REASON_CHARS: usize = 200;
+/// The maximum length of a reason, in bytes. Some reasons list all nodes that are down.
+const REASON_BYTES: usize = 200;
 
 /// A job in the answer to a query for states.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +33,7 @@ pub fn queue(output: &str) -> impl Iterator<Item = Listed<'_>> {
         let mut fields = line.splitn(4, '|');
         let id = JobId::parse(fields.next()?.trim())?;
         let (state, key) = (fields.next()?.trim(), fields.next()?.trim());
-        let reason = beginning(fields.next()?.trim());
+        let reason = beginning(fields.next()?.trim(), REASON_BYTES);
         (!state.is_empty()).then_some(Listed { id, state, key, reason })
     })
 }
@@ -203,10 +204,6 @@ fn lines(output: &str) -> impl Iterator<Item = &str> {
     output.lines().take(LINES).filter(|line| line.len() <= LINE_BYTES)
 }
 
-fn beginning(text: &str) -> &str {
-    text.char_indices().nth(REASON_CHARS).map_or(text, |(end, _)| &text[..end])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -338,7 +335,7 @@ mod tests {
         let output = format!("1|PENDING|a-1|{nodes}\n2|PENDING|{}\n", "x".repeat(5000));
         let jobs: Vec<_> = queue(&output).collect();
         assert_eq!(jobs.len(), 1);
-        assert_eq!(jobs[0].reason.chars().count(), REASON_CHARS);
+        assert_eq!(jobs[0].reason.len(), REASON_BYTES);
     }
 
     proptest! {

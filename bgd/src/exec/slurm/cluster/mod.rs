@@ -230,7 +230,7 @@ impl Cluster {
             self.order(order);
         }
         if self.may_have_left {
-            self.pace.moved(Instant::now());
+            self.pace.note_activity(Instant::now());
             self.scan_by(Instant::now());
         }
         loop {

@@ -53,7 +53,7 @@ impl Cluster {
                 self.readiness.remove(&task);
                 self.look_at_base(task);
             }
-            self.pace.moved(now);
+            self.pace.note_activity(now);
             self.expect_more(now);
         }
     }
@@ -102,7 +102,7 @@ impl Cluster {
 
     /// Handles an answer to a query that began at `asked`.
     pub(super) fn answered(&mut self, now: Instant, asked: Instant, text: &str) {
-        let mut has_moved = false;
+        let mut has_activity = false;
         let mut listed: HashSet<JobId> = HashSet::with_capacity(self.by_id.len());
         for line in parse::queue(text) {
             let Some(task) = self.by_id.get(&line.id).copied() else { continue };
@@ -116,7 +116,7 @@ impl Cluster {
             }
             let facts = run.listed(now, asked, line.state, line.reason);
             let is_ending = run.is_ending();
-            has_moved |= !facts.is_empty() || is_ending;
+            has_activity |= !facts.is_empty() || is_ending;
             self.report(now, task, facts);
             for action in actions {
                 self.order_action(now, action, task, None);
@@ -133,7 +133,7 @@ impl Cluster {
         for (id, task) in unlisted {
             let Some(run) = self.runs.get_mut(&task).filter(|run| !run.is_concluded) else { continue };
             // While the accounting service does not answer, nothing changes.
-            has_moved |= !run.awaits_record();
+            has_activity |= !run.awaits_record();
             if run.unlisted(asked, has_accounting) {
                 missing.push(id);
                 self.conclude(now, task);
@@ -144,7 +144,7 @@ impl Cluster {
             self.works.push(Box::pin(work::record(self.tools.clone(), missing)));
         }
         self.parked.all_changed();
-        self.pace.answered(now, has_moved, !self.by_id.is_empty());
+        self.pace.answered(now, has_activity, !self.by_id.is_empty());
         if self.actions.has_doubts() {
             self.pace.ask_now(now);
         }

@@ -43,7 +43,7 @@ impl Cluster {
         if let Some(signal) = stop {
             self.end(now, task, number, signal);
         }
-        self.pace.moved(now);
+        self.pace.note_activity(now);
         self.scan_by(now);
     }
 

@@ -187,7 +187,7 @@ impl Cluster {
             }
             self.order_end(task);
         }
-        self.pace.moved(now);
+        self.pace.note_activity(now);
         self.scan_by(now);
     }
 

@@ -15,6 +15,7 @@ mod tests;
 
 use std::fmt;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -312,7 +313,10 @@ impl Journal {
         let found = trouble.clone();
         let (ending, ended) = mpsc::channel();
         let run = move || {
-            writer.run(&ordered, found);
+            if catch_unwind(AssertUnwindSafe(|| writer.run(&ordered, found))).is_err() {
+                writer.refuse_all(&ordered);
+            }
+            drop(writer);
             drop(ending);
         };
         let thread = thread::Builder::new().name("journal".to_owned()).spawn(run)?;
@@ -340,7 +344,7 @@ impl Journal {
     pub fn write(&self, number: u64, changes: Changes) {
         match &self.writes {
             Writes::Thread { orders: Some(orders), .. } => {
-                // Can't fail: the thread ends only once the sender is dropped.
+                // Can't fail: the thread ends only once the sender is dropped, even if writing panics.
                 let _ = orders.send((number, changes));
             }
             Writes::Thread { orders: None, .. } => {}
@@ -393,7 +397,7 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(mut self, ordered: &Receiver<(u64, Changes)>, trouble: Option<Arc<str>>) {
+    fn run(&mut self, ordered: &Receiver<(u64, Changes)>, trouble: Option<Arc<str>>) {
         let mut taken = Taken { unwritten: Merged::default(), upto: 0, is_written: true, trouble };
         if taken.trouble.is_some() {
             (self.report)(taken.recorded());
@@ -411,6 +415,21 @@ impl Writer {
         if taken.trouble.is_some() {
             self.store.keep_log();
         }
+    }
+
+    /// Reports every step as not written, after a panic: which of the last ones are in the file is unknown, and writing
+    /// later ones without them would record a state that never existed.
+    fn refuse_all(&self, ordered: &Receiver<(u64, Changes)>) {
+        let why: Arc<str> = "internal error in the daemon: see its log, then restart it".into();
+        tracing::error!(
+            "the journal's thread panicked: nothing more is written until the daemon is restarted"
+        );
+        let refuse = |upto| {
+            (self.report)(Recorded { upto, is_written: false, trouble: Some(Arc::clone(&why)) });
+        };
+        // The numbers of the steps that were being written are lost.
+        refuse(u64::MAX);
+        ordered.iter().for_each(|(number, _)| refuse(number));
     }
 
     /// Writes the next steps together with those whose write failed before, and reports the outcome. If there are none,

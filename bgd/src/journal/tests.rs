@@ -1,10 +1,10 @@
 //! Tests of the journal on real files.
 
+mod panics;
+
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
-use std::thread;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::text::OsText;

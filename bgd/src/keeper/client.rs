@@ -4,6 +4,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
@@ -72,13 +73,30 @@ enum Order {
     Send {
         message: Vec<u8>,
         descriptors: Vec<OwnedFd>,
+        unsent: Unsent,
     },
     /// Start another keeper in place of the one that is gone, then call this.
-    Renew(RenewedCallback),
+    Renew(RenewedCallback, Unsent),
     /// Move every further keeper with this function.
     PlaceNext(Placing),
     /// Report that everything before this was sent.
     Settle(mpsc::Sender<()>),
+}
+
+/// Counts an order as not sent yet until it is dropped, even by a panic.
+struct Unsent(Arc<AtomicUsize>);
+
+impl Unsent {
+    fn new(counter: &Arc<AtomicUsize>) -> Self {
+        counter.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(counter))
+    }
+}
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// Moves the process with this PID to the place for keepers.
@@ -139,8 +157,6 @@ impl Keeper {
     fn with(connect: impl FnOnce() -> io::Result<(PathBuf, Link)> + Send + 'static) -> io::Result<Self> {
         let (orders, ordered) = mpsc::channel();
         let (done, result) = mpsc::channel();
-        let unsent = Arc::new(AtomicUsize::new(0));
-        let counter = Arc::clone(&unsent);
         let run = move || {
             // Required for starting a process; besides, no signal is meant for this thread.
             let blocked = pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None);
@@ -153,11 +169,15 @@ impl Keeper {
                 }
             };
             let _ = done.send(Ok(Arc::clone(&link)));
-            Sender { folder, link, unsent: counter, wanted: None, before: None, place: None }.run(&ordered);
+            let mut sender = Sender { folder, link, wanted: None, before: None, place: None };
+            // A panic ends one order. Without the thread, all later ones would be lost, and nothing would show it.
+            while catch_unwind(AssertUnwindSafe(|| sender.run(&ordered))).is_err() {
+                tracing::error!("an order to the keeper of running tasks panicked");
+            }
         };
         thread::Builder::new().name("keeper".to_owned()).spawn(run)?;
         let link = result.recv().map_err(io::Error::other)??;
-        Ok(Self { link, orders, unsent })
+        Ok(Self { link, orders, unsent: Arc::default() })
     }
 
     /// Returns the socket to the keeper, for processes that announce themselves.
@@ -201,14 +221,13 @@ impl Keeper {
     /// Starts another keeper and calls `callback` once it is there, on another thread. The new keeper holds nothing and
     /// counts as incomplete until [`Self::complete`].
     pub fn renew(&self, callback: impl FnOnce() + Send + 'static) {
-        self.order(Order::Renew(Box::new(callback)));
+        self.order(Order::Renew(Box::new(callback), Unsent::new(&self.unsent)));
     }
 
     /// Has `place` move every keeper that replaces another one, on a separate thread, before the keeper is used. A
     /// keeper that can't be moved is ended, and another attempt follows.
     pub fn place_next(&self, place: impl Fn(i32) -> io::Result<()> + Send + 'static) {
-        // Can't fail: the thread ends only once the sender is dropped.
-        let _ = self.orders.send(Order::PlaceNext(Box::new(place)));
+        self.order(Order::PlaceNext(Box::new(place)));
     }
 
     /// Notes that events up to this number were reported but are not written down; 0 for none.
@@ -240,7 +259,7 @@ impl Keeper {
     /// Waits until everything is sent, for a second at most.
     pub fn settle(&self) {
         let (done, settled) = mpsc::channel();
-        let _ = self.orders.send(Order::Settle(done));
+        self.order(Order::Settle(done));
         let _ = settled.recv_timeout(AGAIN);
     }
 
@@ -254,7 +273,7 @@ impl Keeper {
     fn send(&self, message: &Message<'_>, descriptors: Vec<OwnedFd>) {
         let message = message.encode();
         if !self.is_idle() || !self.send_now(&message, &descriptors) {
-            self.order(Order::Send { message, descriptors });
+            self.order(Order::Send { message, descriptors, unsent: Unsent::new(&self.unsent) });
         }
     }
 
@@ -264,8 +283,7 @@ impl Keeper {
     }
 
     fn order(&self, order: Order) {
-        self.unsent.fetch_add(1, Ordering::AcqRel);
-        // Can't fail: the thread ends only once the sender is dropped.
+        // Can't fail: the thread ends only once the sender is dropped, even if an order panics.
         let _ = self.orders.send(order);
     }
 }
@@ -273,27 +291,36 @@ impl Keeper {
 struct Sender {
     folder: PathBuf,
     link: Arc<Link>,
-    unsent: Arc<AtomicUsize>,
-    /// The notification for another keeper, and when to try to start that one.
-    wanted: Option<(RenewedCallback, Instant)>,
+    /// The other keeper to be started, if any.
+    wanted: Option<Wanted>,
     /// The keeper to be replaced, if it lives: it has left this process for lack of descriptors.
     before: Option<Reached>,
     /// Moves another keeper to its place.
     place: Option<Placing>,
 }
 
+/// Another keeper that is to be started.
+struct Wanted {
+    callback: RenewedCallback,
+    /// When to try.
+    at: Instant,
+    unsent: Unsent,
+}
+
 impl Sender {
-    fn run(mut self, ordered: &mpsc::Receiver<Order>) {
+    fn run(&mut self, ordered: &mpsc::Receiver<Order>) {
         loop {
             let next = match &self.wanted {
                 None => ordered.recv().map_err(|_| mpsc::RecvTimeoutError::Disconnected),
-                Some((_, at)) if *at <= Instant::now() => Err(mpsc::RecvTimeoutError::Timeout),
-                Some((_, at)) => ordered.recv_timeout(at.saturating_duration_since(Instant::now())),
+                Some(Wanted { at, .. }) if *at <= Instant::now() => Err(mpsc::RecvTimeoutError::Timeout),
+                Some(Wanted { at, .. }) => ordered.recv_timeout(at.saturating_duration_since(Instant::now())),
             };
             match next {
-                Ok(Order::Send { message, descriptors }) => self.send(&message, &descriptors),
-                Ok(Order::Renew(callback)) => {
-                    self.wanted = Some((callback, Instant::now()));
+                Ok(Order::Send { message, descriptors, unsent: _unsent }) => {
+                    self.send(&message, &descriptors);
+                }
+                Ok(Order::Renew(callback, unsent)) => {
+                    self.wanted = Some(Wanted { callback, at: Instant::now(), unsent });
                     self.before = self.living();
                     self.renew();
                 }
@@ -330,7 +357,6 @@ impl Sender {
                 Ok(_) => break,
             }
         }
-        self.unsent.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Connects to the keeper that has left this process. Later, its socket is out of reach.
@@ -341,7 +367,11 @@ impl Sender {
 
     /// Starts another keeper. If that fails, tries again later, as no event reports when it would succeed.
     fn renew(&mut self) {
-        let Some((callback, _)) = self.wanted.take() else { return };
+        if self.wanted.is_none() {
+            return;
+        }
+        // In case that this attempt panics.
+        self.try_again_later();
         let started = start(&self.folder, &self.notes()).and_then(|socket| match self.place(&socket) {
             Ok(()) => Ok(socket),
             Err(error) => {
@@ -364,13 +394,21 @@ impl Sender {
                 }
                 reap(gone.child.as_ref());
                 drop(gone);
-                self.unsent.fetch_sub(1, Ordering::AcqRel);
-                callback();
+                if let Some(Wanted { callback, at: _, unsent }) = self.wanted.take() {
+                    drop(unsent);
+                    callback();
+                }
             }
             Err(error) => {
                 tracing::error!(%error, "no keeper: killing the daemon ends its tasks");
-                self.wanted = Some((callback, Instant::now() + AGAIN));
+                self.try_again_later();
             }
+        }
+    }
+
+    fn try_again_later(&mut self) {
+        if let Some(wanted) = &mut self.wanted {
+            wanted.at = Instant::now() + AGAIN;
         }
     }
 
@@ -435,6 +473,34 @@ mod tests {
         (1..=NOTES).for_each(|seq| keeper.note_sent(seq));
         assert!(!keeper.is_idle(), "there is room for all");
         keeper.settle();
+        drop(keeper);
+        let heard = std::iter::repeat_with(|| fds::receive(&theirs, &mut [0; 64]).unwrap().0);
+        assert_eq!(heard.take_while(|count| *count > 0).count() as u64, NOTES);
+    }
+
+    /// Without the thread, later orders would be lost.
+    #[test]
+    fn r126_orders_after_one_that_panicked_reach_the_keeper() {
+        struct Panics;
+        impl Drop for Panics {
+            fn drop(&mut self) {
+                panic!("a test");
+            }
+        }
+        const NOTES: u64 = 200;
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        set_socket_send_buffer_size(&ours, 0).unwrap();
+        set_socket_timeout(&ours, Timeout::Send, Some(Duration::from_millis(1))).unwrap();
+        let keeper = Keeper::restore(Path::new("/"), Socket { socket: ours, pid: 0, child: None }).unwrap();
+        let panics = Panics;
+        keeper.place_next(move |_| {
+            let _ = &panics;
+            Ok(())
+        });
+        // Drops the first function on the thread.
+        keeper.place_next(|_| Ok(()));
+        (1..=NOTES).for_each(|seq| keeper.note_sent(seq));
         drop(keeper);
         let heard = std::iter::repeat_with(|| fds::receive(&theirs, &mut [0; 64]).unwrap().0);
         assert_eq!(heard.take_while(|count| *count > 0).count() as u64, NOTES);

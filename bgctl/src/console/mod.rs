@@ -297,6 +297,7 @@ impl Console {
         let role = if job.direct { Role::Direct } else { Role::Foreground };
         let mut screen = Screen::open()?;
         screen.show(b"", Some(std::mem::take(&mut job.restore)))?;
+        screen.set_modes_again()?;
         let subject =
             Subject { link: &mut self.link, host: &mut self.jobs, task: job.id, role, key: self.key };
         let left = ScreenView::begin(subject, screen, self.size).and_then(ScreenView::run);
@@ -376,8 +377,11 @@ impl Console {
         if job.is_agent {
             return self.show_text(job, None);
         }
-        if terminal::is_changed(&job.restore) {
-            // Redraw the screen. A job that has only printed lines needs no redraw, as these are on the screen already.
+        // The output of a job that has only printed lines, or left its screen before it stopped, is on the screen
+        // already.
+        let needs_redraw: fn(&str) -> bool =
+            if job.stopped { terminal::is_alternate } else { terminal::is_changed };
+        if needs_redraw(&job.restore) {
             self.link.call::<TaskAttach>(&params)?;
         } else {
             // While it was shown, it was sent sizes that the console does not know of.

@@ -12,6 +12,7 @@ mod gauge;
 mod host;
 mod input;
 mod keyboard;
+mod line_start;
 mod pass;
 mod screen;
 mod show;
@@ -29,7 +30,7 @@ pub use self::gap::{latest, left_out};
 pub use self::host::Host;
 pub use self::keyboard::{Keyboard, Mode as RawMode, is_in_foreground};
 pub use self::pass::{ENDING, SIGNALS as PASSED, outlast, pass_signals};
-pub use self::screen::{Screen, is_changed};
+pub use self::screen::{Screen, is_alternate, is_changed};
 pub use self::show::{SIGNALS as SHOWN, ScreenView, Seen};
 pub use self::signals::{
     Caught, Signals, Taken, end_by, end_by_interrupt, hold as hold_signals, lend, release as release_signals,

@@ -10,6 +10,7 @@ use nix::fcntl::OFlag;
 use rustix::termios::tcgetwinsize;
 
 use super::attachment::Output;
+use super::line_start::LineStart;
 use crate::failure::Failure;
 use crate::progress::percent::osc94_sequence;
 
@@ -32,8 +33,7 @@ pub struct Screen {
     restore: String,
     /// Whether the restore sequence was the last output.
     is_left: bool,
-    /// Whether the cursor is at the start of a line or, in the alternate screen, will be after leaving it.
-    at_line_start: bool,
+    line_start: LineStart,
     /// Whether progress was reported to the terminal, by the job or by this program.
     shows_progress: bool,
     /// The progress last reported by this program, in percent, if any.
@@ -70,7 +70,7 @@ impl Screen {
             pending: Vec::new(),
             restore: String::new(),
             is_left: true,
-            at_line_start: true,
+            line_start: LineStart::default(),
             shows_progress: false,
             reported_percent: None,
         })
@@ -101,12 +101,7 @@ impl Screen {
         if let Some(restore) = restore {
             self.restore = restore;
         }
-        if let Some(last) = bytes.last()
-            && !was_alternate
-            && !is_alternate(&self.restore)
-        {
-            self.at_line_start = *last == b'\n';
-        }
+        self.line_start.push(bytes, was_alternate, self.is_alternate());
         self.is_left = false;
         self.queue(bytes)
     }
@@ -119,6 +114,20 @@ impl Screen {
     /// Reports whether the job is in the alternate screen after output with this `restore`.
     pub fn would_be_alternate(&self, restore: Option<&str>) -> bool {
         is_alternate(restore.unwrap_or(&self.restore))
+    }
+
+    /// Sets the modes that leaving the main screen has reset, as far as the restore sequence tells them: not those with
+    /// a value, such as the shape of the cursor. The alternate screen must be drawn instead.
+    ///
+    /// # Errors
+    /// The terminal is gone.
+    pub fn set_modes_again(&mut self) -> io::Result<()> {
+        let modes = if self.is_alternate() { String::new() } else { undone(&self.restore) };
+        if modes.is_empty() {
+            return Ok(());
+        }
+        self.is_left = false;
+        self.queue(modes.as_bytes())
     }
 
     /// Reports the job's progress to the terminal (OSC 9;4), unless it is unchanged. Leaving the job clears it.
@@ -197,8 +206,8 @@ impl Output for Screen {
             return Ok(());
         }
         self.is_left = true;
-        let line = if self.at_line_start { "" } else { "\r\n" };
-        self.at_line_start = true;
+        let line = if self.line_start.is_there() { "" } else { "\r\n" };
+        self.line_start.set();
         let reset =
             if std::mem::take(&mut self.shows_progress) { osc94_sequence(None) } else { String::new() };
         self.reported_percent = None;
@@ -235,8 +244,28 @@ pub fn is_changed(restore: &str) -> bool {
 }
 
 /// Reports whether a restore sequence leaves the alternate screen, which returns the cursor to its previous position.
-fn is_alternate(restore: &str) -> bool {
+pub fn is_alternate(restore: &str) -> bool {
     ["\x1b[?1049l", "\x1b[?1047l", "\x1b[?47l"].iter().any(|leave| restore.contains(leave))
+}
+
+/// Returns the sequence that sets the modes that a restore sequence resets.
+fn undone(restore: &str) -> String {
+    let opposite = |sequence: &str| {
+        let sequence = sequence.trim_end_matches('\x0f');
+        if sequence == ">" {
+            return Some("\x1b=".to_owned());
+        }
+        let (mode, set) = match (sequence.strip_suffix('l'), sequence.strip_suffix('h')) {
+            (Some(mode), _) => (mode, 'h'),
+            (None, Some(mode)) => (mode, 'l'),
+            (None, None) => return None,
+        };
+        let number = mode.strip_prefix('[')?.trim_start_matches('?');
+        // Origin mode would move the cursor.
+        let is_mode = number != "6" && number.bytes().all(|byte| byte.is_ascii_digit());
+        is_mode.then(|| format!("\x1b{mode}{set}"))
+    };
+    restore.rsplit('\x1b').filter_map(opposite).collect()
 }
 
 #[cfg(test)]
@@ -299,6 +328,9 @@ mod tests {
         screen.leave().unwrap();
         screen.leave().unwrap();
         sees(&mut user, "$ \x1b[?2004l\r\n");
+        screen.show(b"red\r\n\x1b[m", Some("\x1b[m".into())).unwrap();
+        screen.leave().unwrap();
+        sees(&mut user, "red\r\n\x1b[m\x1b[m");
         for usual in ["", "\x1b[m"] {
             screen.show(b"", Some(usual.into())).unwrap();
             assert!(!screen.is_changed());
@@ -312,7 +344,30 @@ mod tests {
         screen.show(b"", Some(String::new())).unwrap();
         screen.show(b"\x1b[?25l", Some("\x1b[?25h".into())).unwrap();
         drop(screen);
-        sees(&mut user, "\x1b[?25l\x1b[?25h\r\n");
+        sees(&mut user, "\x1b[?25l\x1b[?25h");
+    }
+
+    #[test]
+    fn modes_of_the_main_screen_can_be_set_again() {
+        let (mut user, mut screen, _other) = terminal();
+        screen
+            .show(
+                b"1\r\n",
+                Some("\x1b[?25h\x1b[?2004l\x1b[4l\x1b>\x0f\x1b[0 q\x1b[<1u\x1b7\x1b[r\x1b8\x1b[m".into()),
+            )
+            .unwrap();
+        screen.leave().unwrap();
+        let restore = screen.restore().to_owned();
+        screen.set_modes_again().unwrap();
+        screen.leave().unwrap();
+        sees(&mut user, &format!("1\r\n{restore}\x1b=\x1b[4h\x1b[?2004h\x1b[?25l{restore}"));
+        for restore in ["\x1b[?25h\x1b[?1049l", "\x1b[m"] {
+            screen.show(b"", Some(restore.into())).unwrap();
+            screen.leave().unwrap();
+            screen.set_modes_again().unwrap();
+            sees(&mut user, restore);
+            assert!(screen.is_left);
+        }
     }
 
     #[test]

@@ -447,11 +447,21 @@ impl<'a> ScreenView<'a> {
         self.shown_again(is_back)
     }
 
-    /// Updates the terminal. `is_back`: something else may have been shown there meanwhile.
+    /// Updates the terminal. `is_back`: something else may have been shown there meanwhile. That stays on the main
+    /// screen, as without bgctl: a full-screen program that left its screen for the stop draws it again by itself.
     fn shown_again(&mut self, is_back: bool) -> Result<(), Failure> {
         self.hint();
         self.tell_size()?;
-        if is_back { self.draw_again() } else { Ok(()) }
+        if !is_back || self.job.is_over() {
+            return Ok(());
+        }
+        if self.job.out.is_alternate() {
+            return self.ask_for_screen();
+        }
+        if let Err(error) = self.job.out.set_modes_again() {
+            self.job.lose_output(error);
+        }
+        Ok(())
     }
 
     /// Shows a note amid the job's output.

@@ -186,6 +186,50 @@ fn editor_works_in_foreground_job() {
     assert_eq!(shell.run_line("true"), 0);
 }
 
+/// Stops the shell's foreground job by Ctrl-Z and continues it.
+#[track_caller]
+fn stop_and_continue(shell: &mut Terminal) {
+    shell.type_keys("\x1a");
+    shell.wait_text("Stopped");
+    shell.wait_prompt();
+    assert!(!shell.emulated().alternate_screen() && !shell.emulated().hide_cursor(), "{shell:?}");
+    shell.fg();
+}
+
+#[test]
+fn job_continued_by_fg_keeps_contents_and_modes_of_main_screen() {
+    let daemon = TestDaemon::start();
+    fs::write(daemon.home().join("job"), "printf '\\033[?25l'; echo one; read line; echo two; read line")
+        .unwrap();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl run -- sh job");
+    shell.wait_text("one\n");
+    stop_and_continue(&mut shell);
+    shell.type_keys("\r");
+    shell.wait_text("two\n");
+    assert!(shell.screen().starts_with("$ fg\nbgctl run -- sh job\n"), "{shell:?}");
+    assert!(shell.emulated().hide_cursor());
+    shell.type_keys("\r");
+    shell.wait_prompt();
+    assert!(!shell.emulated().hide_cursor());
+}
+
+#[test]
+fn editor_continued_by_fg_returns_to_contents_of_main_screen() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl run -- vim -u NONE -n text");
+    shell.wait_alternate(true);
+    shell.wait_text("~\n~\n");
+    stop_and_continue(&mut shell);
+    shell.wait_alternate(true);
+    shell.wait_text("~\n~\n");
+    shell.type_keys(":q\r");
+    shell.wait_alternate(false);
+    shell.wait_prompt();
+    assert_eq!(shell.screen(), "$ fg\nbgctl run -- vim -u NONE -n text\n$", "{shell:?}");
+}
+
 #[test]
 fn pager_and_interpreter_work_in_foreground_job() {
     let daemon = TestDaemon::start();

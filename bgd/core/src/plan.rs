@@ -274,6 +274,10 @@ pub struct Repetition {
     pub attempt: u32,
     /// When the current attempt started; `None` before that.
     pub began: Option<Mono>,
+    /// With [`Rule::Restart`]: whether the current attempt has ended early; `None` until its leader has exited and only
+    /// the rest of its tree is left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_early: Option<bool>,
     /// With [`Rule::Restart`]: how many attempts in a row ended early.
     pub early_ends: u32,
     /// Where this attempt begins in the output and, if separate, in standard error, in bytes.

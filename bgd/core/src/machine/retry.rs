@@ -43,7 +43,16 @@ impl Repetition {
     /// Creates the state before the first attempt.
     pub fn new(rule: Rule) -> Self {
         let env = Arc::<Env>::default();
-        Self { rule, env, attempt: 1, began: None, early_ends: 0, offset: [0; 2], attempts: Vec::new() }
+        Self {
+            rule,
+            env,
+            attempt: 1,
+            began: None,
+            ended_early: None,
+            early_ends: 0,
+            offset: [0; 2],
+            attempts: Vec::new(),
+        }
     }
 
     /// Reports whether the task is kept alive until it is asked to end.
@@ -119,14 +128,19 @@ impl Repetition {
             return self.early_ends;
         }
         let was_ready = !matches!(outcome, Outcome::Failed(Failure::NotReady { .. }));
-        let is_early = !was_ready || self.began.is_none_or(|began| now < began.plus_ms(EARLY_MS));
+        let is_early = !was_ready || self.ended_early.unwrap_or_else(|| self.is_early(now));
         if is_early { self.early_ends + 1 } else { 0 }
+    }
+
+    /// Reports whether it is early for an end of the current attempt.
+    fn is_early(&self, now: Mono) -> bool {
+        self.began.is_none_or(|began| now < began.plus_ms(EARLY_MS))
     }
 
     /// Records an ended attempt and prepares the next one.
     fn add(&mut self, now: Mono, finished: &Finished, usage: Option<Usage>, offset: [u64; 2]) {
         self.early_ends = self.early_ends_by(now, &finished.outcome);
-        self.began = None;
+        (self.began, self.ended_early) = (None, None);
         if self.attempts.len() >= ATTEMPTS {
             self.attempts.remove(0);
         }
@@ -221,6 +235,8 @@ impl Core {
             (started_at.unwrap_or(completed_at), now.mono.plus_ms(self.limits.grace_ms));
         let reason = StopReason::NextAttempt;
         self.end_pause(ordinal);
+        // The attempt ends now, however long the rest of its tree takes.
+        self.change_again(ordinal, |again| again.ended_early = Some(again.is_early(now.mono)));
         self.note_end(now, ordinal, SIGTERM, kill_at);
         self.set_state(ordinal, State::Stopping { pid, started_at, reason, kill_at: Some(kill_at), exit });
     }

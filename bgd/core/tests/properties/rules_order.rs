@@ -195,6 +195,24 @@ fn r109_crash_loop_detection_uses_the_monotonic_clock() {
     }
 }
 
+#[test]
+fn r109_attempt_ends_with_its_leader_however_long_its_tree_takes() {
+    let mut desk = Desk::new(1);
+    let task = submit(&mut desk, 1, kept_alive());
+    desk.fact(task, Fact::Started { pid: Some(100) });
+    for run in 1..=9 {
+        desk.wait(59_000);
+        assert_eq!(ends(&desk.fact_of_run(task, run, exited(1, true))), [(task, TERM)]);
+        desk.wait(2_000);
+        let effects = desk.fact_of_run(task, run, Fact::TreeEmpty);
+        assert_eq!(events(&effects), [(EventKind::Retrying, task)]);
+        assert_eq!(begin(&mut desk, task), run + 1);
+    }
+    desk.wait(59_000);
+    let effects = desk.fact_of_run(task, 10, exited(1, true));
+    assert_eq!(events(&effects), [(EventKind::Failed, task)], "it has ended early ten times in a row");
+}
+
 /// A task that has started may be pending again.
 #[test]
 fn r104_tasks_do_not_see_the_environments_of_those_they_come_after() {

@@ -59,8 +59,8 @@ pub struct Order {
     /// Number of attempts in a row that ended early.
     early: u32,
     pub has_begun: bool,
-    /// When the current attempt began.
-    began: Option<u64>,
+    /// Until when an end of the current attempt is early; decided once only the rest of its tree is left.
+    early_until: Option<u64>,
     pub exit: Option<Exit>,
     /// Why it can no longer start.
     pub blame: Option<String>,
@@ -81,7 +81,7 @@ impl Default for Order {
             ended: 0,
             early: 0,
             has_begun: false,
-            began: None,
+            early_until: None,
             exit: None,
             blame: None,
         }
@@ -116,7 +116,7 @@ impl Order {
 
     /// Records that it is running.
     pub fn begins(&mut self, now: Now) {
-        (self.has_begun, self.began, self.exit) = (true, Some(now.mono.0), None);
+        (self.has_begun, self.early_until, self.exit) = (true, Some(now.mono.0 + 60_000), None);
     }
 
     pub fn priority(&self) -> i32 {
@@ -164,7 +164,7 @@ impl Order {
     }
 
     fn early_with(&self, now: Now, is_late: bool) -> u32 {
-        if is_late || self.began.is_none_or(|began| now.mono.0 < began + 60_000) { self.early + 1 } else { 0 }
+        if is_late || self.early_until.is_none_or(|until| now.mono.0 < until) { self.early + 1 } else { 0 }
     }
 
     /// Reports whether it ended early once too often.
@@ -540,8 +540,9 @@ impl Model {
     pub(super) fn end_rest(&mut self, now: Now, task: u64) {
         let grace = self.limits.grace_ms;
         let Some(task) = self.live.get_mut(&task) else { return };
-        task.end = End::Grace(now.mono.plus_ms(grace).0);
-        task.paused = false;
+        let until = task.order.early_until.map(|until| if now.mono.0 < until { u64::MAX } else { 0 });
+        task.order.early_until = until;
+        (task.end, task.paused) = (End::Grace(now.mono.plus_ms(grace).0), false);
         self.expected.ends.push((task.id, TERM));
     }
 
@@ -557,8 +558,7 @@ impl Model {
         let is_late = matches!(task.why, Some(super::Why::NotReady(_)));
         let result = if is_late { &failed } else { result };
         let Some(delay) = task.order.delay(task.id, now, result, is_late) else { return false };
-        task.order.early = task.order.early_with(now, is_late);
-        task.order.began = None;
+        (task.order.early, task.order.early_until) = (task.order.early_with(now, is_late), None);
         (task.why, task.stop_order) = (None, None);
         task.order.ended += 1;
         task.order.start = (delay > 0).then(|| Start::Mono(now.mono.plus_ms(delay).0));

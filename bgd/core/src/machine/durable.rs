@@ -467,6 +467,7 @@ impl Core {
             }
         }
         self.propagate(now);
+        self.begin_postponed(now);
         self.fill_slots();
         self.take_effects()
     }

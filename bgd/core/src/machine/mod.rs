@@ -30,6 +30,7 @@ use bgd_shared::task::{Kind, Status, Summary};
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use self::wait::Block;
 use super::batch::Batches;
 use super::caller::ReplyTo;
 use super::effect::{Begin, CoreError, Effect, Reply, RunPlace};
@@ -93,6 +94,9 @@ pub struct Core {
     /// Batches that reached their failure limit in this step.
     #[serde(skip)]
     failed_batches: Vec<TaskId>,
+    /// Waits for tasks of a batch that are still to be added. Empty during an upgrade, which waits for these tasks.
+    #[serde(skip)]
+    postponed: Vec<(TaskId, Block)>,
     /// Batches persisted as having tasks to add.
     #[serde(skip)]
     written_entering: BTreeSet<TaskId>,
@@ -141,6 +145,7 @@ impl Core {
             holds_starts: false,
             became: VecDeque::new(),
             failed_batches: Vec::new(),
+            postponed: Vec::new(),
             written_entering: BTreeSet::new(),
             written_seq: 0,
             unwritten: BTreeSet::new(),
@@ -177,6 +182,7 @@ impl Core {
             self.add_next_members(now);
             self.propagate(now);
         }
+        self.begin_postponed(now);
         self.fill_slots();
         self.forget_old(now);
         self.take_effects()

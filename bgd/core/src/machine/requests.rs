@@ -10,6 +10,7 @@ use bgd_shared::task::Status;
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 
+use super::wait::Block;
 use super::{Asker, Core, Phase, commands, wall_time};
 use crate::agent::AgentPart;
 use crate::caller::ReplyTo;
@@ -77,7 +78,8 @@ impl Core {
             Request::Answer { id, request, option } => self.answer(now, to, &id, request, option),
             Request::Retrieve { id, complete } => self.retrieve(now, to, &id, complete),
             Request::Block { which, timeout_ms, mode, until } => {
-                self.block(now, to, &which, timeout_ms, mode, until)
+                let deadline = timeout_ms.map(|timeout| now.mono.plus_ms(timeout));
+                self.block(now, Block { to, which, deadline, mode, until })
             }
             Request::Cancel(cancel) => self.cancel(now, to, &cancel),
             Request::Clear { which, active_too } => self.clear(now, to, &which, active_too),

@@ -16,20 +16,50 @@ use crate::input::Selection;
 use crate::limits::CoreLimits;
 use crate::queue::Standing;
 use crate::task::{Ordinal, Snapshot, Task};
-use crate::time::Now;
+use crate::time::{Mono, Now};
 use crate::waiters::{Until, WaitAction, Waiter, WaiterId};
 
+/// A wait for tasks.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub to: ReplyTo,
+    pub which: Selection,
+    pub deadline: Option<Mono>,
+    pub mode: BlockMode,
+    pub until: BlockUntil,
+}
+
 impl Core {
-    pub(super) fn block(
-        &mut self,
-        now: Now,
-        to: ReplyTo,
-        which: &Selection,
-        timeout_ms: Option<u64>,
-        mode: BlockMode,
-        until: BlockUntil,
-    ) -> Result<(), CoreError> {
-        let tasks = self.select(which)?;
+    /// Waits for tasks. If some of them are still to be added, the wait begins once they are: until then, those that
+    /// are there may all have ended.
+    pub(super) fn block(&mut self, now: Now, block: Block) -> Result<(), CoreError> {
+        let is_meant = self.means_entering(&block.which)?;
+        if let Some(entering) = self.batches.entering.iter().rfind(|entering| is_meant(entering)) {
+            let batch = entering.batch;
+            self.postponed.push((batch, block));
+            return Ok(());
+        }
+        self.begin_block(now, block)
+    }
+
+    /// Begins the waits whose tasks have all been added meanwhile. A batch that came later holds up none.
+    pub(super) fn begin_postponed(&mut self, now: Now) {
+        let is_entering =
+            |(batch, _): &(TaskId, Block)| self.batches.entering.iter().any(|one| one.batch == *batch);
+        let postponed = std::mem::take(&mut self.postponed);
+        let (waiting, ready): (Vec<_>, Vec<_>) = postponed.into_iter().partition(is_entering);
+        self.postponed = waiting;
+        for (_, block) in ready {
+            let to = block.to;
+            if let Err(error) = self.begin_block(now, block) {
+                self.reply(Some(to), Reply::Error(error));
+            }
+        }
+    }
+
+    fn begin_block(&mut self, now: Now, block: Block) -> Result<(), CoreError> {
+        let Block { to, which, deadline, mode, until } = block;
+        let tasks = self.select(&which)?;
         let until = match until {
             BlockUntil::Ended => Until::Finished,
             BlockUntil::Ready => Until::Ready,
@@ -38,7 +68,7 @@ impl Core {
             self.check_ready(&tasks)?;
         }
         let mut waiter = self.waiter(to, &tasks, until, WaitAction::Block);
-        waiter.deadline = timeout_ms.map(|timeout| now.mono.plus_ms(timeout));
+        waiter.deadline = deadline;
         match mode {
             BlockMode::All | BlockMode::AllOrAsks => {}
             BlockMode::Any | BlockMode::AnyOrAsks if waiter.missing < waiter.tasks.len() => {
@@ -75,7 +105,9 @@ impl Core {
 
     /// Reports whether this call waits for tasks or for an inbox item.
     pub fn waits(&self, to: ReplyTo) -> bool {
-        self.waiters.waits(to) || self.inboxes.waits(to)
+        self.waiters.waits(to)
+            || self.inboxes.waits(to)
+            || self.postponed.iter().any(|(_, block)| block.to == to)
     }
 
     /// Refuses a wait for readiness on a task that defines none.
@@ -173,6 +205,7 @@ impl Core {
     /// Ends the waits of a client that is gone, and removes their timers. The tasks that it has asked to remove still
     /// are.
     pub(super) fn disconnect(&mut self, now: Now, client: u64) {
+        self.postponed.retain(|(_, block)| block.to.client != client);
         for (id, waiter) in self.waiters.disconnect(client) {
             if let Some(at) = waiter.deadline {
                 self.timers.remove(&(at, Timer::Waiter(id)));

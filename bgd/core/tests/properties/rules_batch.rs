@@ -6,10 +6,11 @@ use bgd_core::{
 };
 use bgd_shared::id::TaskId;
 use bgd_shared::order::{After, Condition};
+use bgd_shared::request::{BlockMode, BlockUntil};
 use bgd_shared::task::Status;
 use bgd_shared::text::OsText;
 
-use super::support::{Desk, command, events, exited, id, only_reply, refusal, replies};
+use super::support::{Desk, blocked, command, events, exited, id, only_reply, refusal, replies};
 
 const BATCH: TaskId = TaskId::from_u128(7);
 
@@ -83,6 +84,42 @@ fn r112_large_batch_enters_in_steps_without_delaying_other_requests() {
     let Reply::Many { batch: BATCH, ids } = only_reply(&last) else { panic!("{last:?}") };
     assert_eq!((ids.len(), ids[999]), (1000, member(999)));
     assert_eq!(desk.core.summary().total(), 1001);
+}
+
+/// Returns a wait for all tasks of the parent session `s`.
+fn wait_for_session(timeout_ms: Option<u64>) -> Request {
+    let which = Selection::All { session: Some("s".into()) };
+    Request::Block { which, timeout_ms, mode: BlockMode::All, until: BlockUntil::Ended }
+}
+
+#[test]
+fn r112_wait_for_tasks_of_a_batch_begins_once_all_are_added() {
+    let mut desk = desk();
+    let batch = |number: u64| Part { items: items(number * 1000, 1000), ..in_session(number.into(), false) };
+    submit(&mut desk, batch(0));
+    // Whatever is there of this batch has ended.
+    desk.cancel(Selection::All { session: Some("s".into()) });
+    submit(&mut desk, batch(1));
+    assert!((1..2000).contains(&desk.core.summary().total()) && desk.core.has_more());
+    for client in [9, 10] {
+        assert!(replies(&desk.ask_as(client, wait_for_session(Some(0)))).is_empty());
+    }
+    desk.input(Input::Disconnected { client: 10 });
+    // A later batch holds up no wait.
+    submit(&mut desk, batch(2));
+    let effects = loop {
+        let effects = desk.wait(0);
+        if !replies(&effects).is_empty() {
+            break effects;
+        }
+        desk.input(Input::Continue);
+    };
+    let (tasks, timed_out) = blocked(&effects);
+    assert_eq!((tasks.len(), timed_out, desk.core.has_more()), (2000, true, true));
+    enter(&mut desk);
+    // Without tasks still to be added, it begins at once.
+    desk.ask(wait_for_session(Some(0)));
+    assert_eq!(blocked(&desk.wait(0)).0.len(), 3000);
 }
 
 #[test]

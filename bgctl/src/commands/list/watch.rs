@@ -103,10 +103,31 @@ pub fn rows() -> usize {
 /// The reader of standard output is gone.
 pub fn draw(text: &str, rows: usize, drawn: &mut usize) -> Result<(), Failure> {
     let up = (*drawn).min(rows.saturating_sub(1));
-    let mut bytes = if up > 0 { format!("\x1b[{up}F\x1b[J") } else { String::new() };
-    bytes.push_str(text);
     *drawn = text.lines().count();
     let mut out = io::stdout().lock();
-    out.write_all(bytes.as_bytes()).and_then(|()| out.flush())?;
+    out.write_all(over(text, up).as_bytes()).and_then(|()| out.flush())?;
     Ok(())
+}
+
+/// Returns the bytes that write a text over the last `up` rows. Each line is erased by itself, and only the rest of the
+/// screen at once: tmux would keep a screen that is erased from its beginning in its history, at every redraw. A line is
+/// erased before it is written, as one that fills the row leaves the cursor on its last character.
+fn over(text: &str, up: usize) -> String {
+    if up == 0 {
+        return text.to_owned();
+    }
+    let lines = text.split_inclusive('\n').flat_map(|line| ["\x1b[K", line]);
+    format!("\x1b[{up}F{}\x1b[J", lines.collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r166_redraw_erases_line_by_line() {
+        assert_eq!(over("a\nb\n", 0), "a\nb\n");
+        assert_eq!(over("a\nb\n", 3), "\x1b[3F\x1b[Ka\n\x1b[Kb\n\x1b[J");
+        assert_eq!(over("", 3), "\x1b[3F\x1b[J");
+    }
 }

@@ -1,6 +1,6 @@
 //! The keeper's own process: the program `bgd` in a separate mode. It may use no part of the daemon except `os`, and it
-//! must not end by itself while it holds anything for the next daemon. When it ends because it holds nothing, it
-//! removes its socket, so that the next daemon can distinguish this from a killed keeper.
+//! must not end by itself while it holds anything for the next daemon, unless that can't reach it. When it ends because
+//! it holds nothing, it removes its socket, so that the next daemon can distinguish this from a killed keeper.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,6 +15,7 @@ use bgd_shared::fds;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
+use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{Shutdown, SocketFlags, accept_with, listen, shutdown};
 
@@ -91,6 +92,8 @@ struct Keeper {
     /// The inode number of the socket. A file with another number belongs to the next daemon, which assumes that this
     /// keeper has ended.
     number: Option<u64>,
+    /// The folder of the socket.
+    folder: Option<OwnedFd>,
     listener: OwnedFd,
     connections: Vec<Connection>,
     held: BTreeMap<Key, Held>,
@@ -179,9 +182,12 @@ impl Connection {
 
 impl Keeper {
     fn new(place: PathBuf, number: Option<u64>, listener: OwnedFd) -> Self {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = place.parent().and_then(|folder| open(folder, flags, Mode::empty()).ok());
         Self {
             place,
             number,
+            folder,
             listener,
             connections: Vec::new(),
             held: BTreeMap::new(),
@@ -231,7 +237,7 @@ impl Keeper {
         }
     }
 
-    /// Waits for something to do. Returns the events of the listener and of each connection.
+    /// Waits for something to do. Returns the events of the listener and of each connection, followed by others.
     fn wait(&self) -> Result<Vec<PollFlags>, Errno> {
         let timeout = match &self.connections[..] {
             _ if self.is_short => PollTimeout::from(REST),
@@ -245,8 +251,17 @@ impl Keeper {
         };
         let of_connections = self.connections.iter().map(|one| PollFd::new(one.socket.as_fd(), wanted(one)));
         let of_listener = if self.is_short { PollFlags::empty() } else { PollFlags::POLLIN };
+        // Without a daemon, the keeper may be over once the last process has ended: one after the other is waited for.
+        let mut processes = self.held.values().filter_map(|held| held.descriptors.first());
+        let living = if self.connections.is_empty() {
+            processes.find(|process| !pidfd::has_ended(process))
+        } else {
+            None
+        };
+        let of_process = living.map(|process| PollFd::new(process.as_fd(), PollFlags::POLLIN));
+        let of_listener = PollFd::new(self.listener.as_fd(), of_listener);
         let mut all: Vec<PollFd<'_>> =
-            [PollFd::new(self.listener.as_fd(), of_listener)].into_iter().chain(of_connections).collect();
+            [of_listener].into_iter().chain(of_connections).chain(of_process).collect();
         poll(&mut all, timeout)?;
         Ok(all.iter().map(|one| one.revents().unwrap_or(PollFlags::POLLIN)).collect())
     }
@@ -261,13 +276,19 @@ impl Keeper {
         // Entries without descriptors only qualify others.
         if self.held.iter().any(|(key, held)| *key == Key::OF_EVENTS || !held.descriptors.is_empty()) {
             let has_ended = |held: &Held| held.descriptors.first().is_none_or(pidfd::has_ended);
-            return since.elapsed() > LONGEST && self.held.values().all(has_ended);
+            let all_ended = self.held.values().all(has_ended);
+            return all_ended && (since.elapsed() > LONGEST || self.is_out_of_reach());
         }
         let is_own = |meta: fs::Metadata| self.number.is_none_or(|number| meta.ino() == number);
         if self.held.is_empty() && fs::metadata(&self.place).is_ok_and(is_own) {
             let _ = fs::remove_file(&self.place);
         }
         true
+    }
+
+    /// Reports whether no daemon can connect any more: the folder was removed, and not only moved.
+    fn is_out_of_reach(&self) -> bool {
+        self.folder.as_ref().is_some_and(|folder| fstat(folder).is_ok_and(|meta| meta.st_nlink == 0))
     }
 
     /// Handles one message.
@@ -384,6 +405,7 @@ impl Keeper {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
     use std::thread;
 
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, socket_with, socketpair};
@@ -495,6 +517,33 @@ mod tests {
             keeper.thread.join().unwrap();
             assert_eq!(place.exists(), !is_its_own);
         }
+    }
+
+    /// Nobody could ever take over what it holds.
+    #[test]
+    fn r126_keeper_out_of_reach_ends_with_its_last_process() {
+        let (keeper, ours) = RunningKeeper::with(None);
+        let cat = || Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let mut processes = [cat(), cat()];
+        for (run, process) in (2..).zip(&processes) {
+            let pidfd = PidFd::open(process.id().cast_signed()).unwrap();
+            let keep = Message { key: key(run), ..Message::bare(MessageKind::Keep) };
+            fds::send(&ours, &keep.encode(), &[pidfd.as_fd()]).unwrap();
+        }
+        let folder = keeper.folder.path();
+        let moved = folder.with_extension("moved");
+        fs::rename(folder, &moved).unwrap();
+        drop(ours);
+        // This closes its input.
+        processes[0].wait().unwrap();
+        fs::rename(&moved, folder).unwrap();
+        let next = keeper.connect();
+        assert_eq!([heard(&next), heard(&next)], [(MessageKind::Keep, 2), (MessageKind::Keep, 3)]);
+        fs::remove_dir_all(folder).unwrap();
+        drop(next);
+        assert!(!keeper.thread.is_finished(), "one of its processes still runs");
+        processes[1].wait().unwrap();
+        keeper.thread.join().unwrap();
     }
 
     /// A daemon's locks are free before its process has ended, which can take long.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::ready::Ready;
-use bgd_shared::request::{Chosen, LOCAL_EXECUTOR, Stdin};
+use bgd_shared::request::{Chosen, LOCAL_EXECUTOR};
 use bgd_shared::resources::{ExecutorKind, Resources};
 use serde::{Deserialize, Serialize};
 
@@ -157,7 +157,7 @@ impl Remote {
         if spec.pty.is_some() {
             return refuse("a terminal (`pty`)", "omit it, or use `bgctl -H HOST run` on that machine");
         }
-        if spec.stdin == Some(Stdin::Fd) || spec.given.contains(&true) {
+        if spec.takes_descriptors() {
             return refuse("passing on a file or a pipe", "let the command open files over there");
         }
         match &self.settings {

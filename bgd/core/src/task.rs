@@ -160,7 +160,8 @@ impl Spec {
         }
     }
 
-    /// Returns the kind of place where it runs, unless that is this machine. Agents run here, whatever it names.
+    /// Returns the kind of place where it runs, unless that is this machine. An agent has no place: it is a process of
+    /// this daemon, even if its program runs elsewhere.
     fn remote_kind(&self) -> Option<ExecutorKind> {
         match &self.work {
             Work::Agent(_) => None,

@@ -7,7 +7,6 @@ use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::RERUNS;
 use bgd_shared::order::{After, Condition};
-use bgd_shared::request::Stdin;
 use bgd_shared::task::{Origin, Status};
 
 use super::requests::NewTask;
@@ -149,10 +148,9 @@ impl Core {
         batch: Option<TaskId>,
     ) -> Result<(NewTask, Vec<Tie>), CoreError> {
         let refuse = |why| CoreError::Order(OrderError::NotRepeatable(task.id, why));
-        let has_streams = task.spec.stdin == Some(Stdin::Fd) || task.spec.given != [false; 2];
         let why = match task.spec.origin {
             Origin::Run | Origin::Handoff => Some(Unrepeatable::Job),
-            Origin::Submit if has_streams => Some(Unrepeatable::Streams),
+            Origin::Submit if task.spec.takes_descriptors() => Some(Unrepeatable::Streams),
             Origin::Submit if task.resume_count > 0 => Some(Unrepeatable::Resumed),
             Origin::Submit => None,
         };

@@ -274,6 +274,7 @@ impl<'a> Executor<'a> {
             caught = self.canvas.pause(&self.signals)?;
         }
         self.is_dirty = true;
+        self.links.read_again();
         self.canvas.enter()?;
         caught.map_or(Ok(None), |caught| self.caught(caught))
     }

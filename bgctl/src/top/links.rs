@@ -252,6 +252,15 @@ impl<'a> Links<'a> {
         Ok(self.add_up_search(ui) || is_changed)
     }
 
+    /// Has the previews read once more after another program had the terminal.
+    pub fn read_again(&mut self) {
+        for connection in &mut self.hosts {
+            if let Connection::Live(wire) = connection {
+                wire.read_again();
+            }
+        }
+    }
+
     /// Sums the progress of the search on all connected hosts. Returns whether it has changed.
     fn add_up_search(&self, ui: &mut Ui) -> bool {
         let Some(known) = &mut ui.search else { return false };

@@ -71,6 +71,8 @@ pub struct Wire {
     /// Whether events were lost since the listing under way began, so that another one must follow it.
     lists_again: bool,
     attached: HashSet<TaskId>,
+    /// Tasks whose previews are read once more, although they follow nothing.
+    reads_again: HashSet<TaskId>,
     search: Option<Search>,
     searches: u64,
     meter: Meter,
@@ -91,6 +93,7 @@ impl Wire {
             touched: None,
             lists_again: false,
             attached: HashSet::new(),
+            reads_again: HashSet::new(),
             search: None,
             searches: 0,
             meter: Meter::default(),
@@ -327,10 +330,16 @@ impl Wire {
         Ok(())
     }
 
+    /// Has the previews read once more: the user, who comes back from another program, may have seen newer output there.
+    pub fn read_again(&mut self) {
+        self.reads_again.extend(self.panes.keys());
+    }
+
     fn tend_panes(&mut self, ui: &Ui, frame: &Frame) -> Result<(), ClientError> {
         let own = frame.previews.iter().map(|(key, _)| key).filter(|key| key.host == self.host);
         let visible: HashSet<TaskId> = own.map(|key| key.id).collect();
         self.panes.retain(|id, _| visible.contains(id));
+        self.reads_again.retain(|id| visible.contains(id));
         let left: Vec<TaskId> = self.attached.iter().filter(|id| !visible.contains(id)).copied().collect();
         for id in left {
             self.detach(id)?;
@@ -343,19 +352,23 @@ impl Wire {
                 && ui.model.row(key).is_some_and(|row| row.has_terminal && row.status == Status::Running);
             let is_known = pane.is_known();
             if self.attached.contains(&id) {
-                if is_known && (!is_pinned || !has_screen) {
+                if is_known && !pane.is_asked && (!is_pinned || !has_screen) {
                     self.detach(id)?;
                 }
                 continue;
             }
-            // An unpinned preview stays as it was when selected, once it has shown any output, until the task has ended; a
-            // pinned one stays attached to its terminal.
+            // An unpinned preview stays as it was when selected or come back to, once it has shown any output, until the
+            // task has ended; a pinned one stays attached to its terminal.
             let has_ended = ui.model.row(key).is_some_and(|row| !row.status.is_active());
             let is_followed = is_pinned || has_ended || pane.is_blank();
-            let is_needed = !is_known || (is_followed && pane.is_stale) || (is_pinned && has_screen);
+            let is_needed = !is_known
+                || (is_followed && pane.is_stale)
+                || (is_pinned && has_screen)
+                || self.reads_again.contains(&id);
             if pane.is_asked || !is_needed {
                 continue;
             }
+            self.reads_again.remove(&id);
             (pane.is_asked, pane.is_stale) = (true, false);
             if has_screen {
                 self.attached.insert(id);

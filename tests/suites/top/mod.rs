@@ -150,6 +150,24 @@ fn r161_preview_shows_terminal_screen_and_enter_attaches() {
 }
 
 #[test]
+fn r161_preview_is_current_after_return_from_attached_task() {
+    let daemon = TestDaemon::start();
+    let line = "echo before; read x; echo after; read x";
+    let id: bgd_shared::id::TaskId =
+        daemon.run(&["submit", "-d", "asks", "--pty", "--shell", line]).success().word();
+    daemon.wait_running(id);
+    let mut top = sized(&daemon, &[], (20, 120));
+    top.wait_text(" before\n");
+    top.type_keys("\r");
+    top.wait_text("[Ctrl-B] Detach");
+    top.type_keys("\r");
+    top.wait("the next line", |screen| screen.contents().lines().any(|line| line.trim_end() == "after"));
+    top.type_keys("\x02");
+    top.wait_text("nothing needs you");
+    top.wait_text(" after\n");
+}
+
+#[test]
 fn r163_top_once_prints_one_frame_for_scripts() {
     let daemon = TestDaemon::start();
     let id = task_waiting_at(&daemon, "gate", "exit 0");

@@ -186,3 +186,26 @@ fn r161_terminal_is_shown_again_after_an_attempt_that_was_not_attached_to() {
     scene.wire.tend(&mut scene.ui, &frame).unwrap();
     scene.asked("task.attach");
 }
+
+#[test]
+fn r161_unpinned_preview_is_current_after_another_program_had_the_terminal() {
+    let (mut scene, frame, attached) = Scene::pinned();
+    scene.ui.model.pin();
+    assert!(scene.ui.model.pins().is_empty());
+    scene.give(&attached, &json!({"task": in_terminal(Status::Running)}));
+    // The first screen, which was drawn before, is still to arrive.
+    scene.wire.read_again();
+    scene.wire.tend(&mut scene.ui, &frame).unwrap();
+    scene.draw("before");
+    scene.wire.tend(&mut scene.ui, &frame).unwrap();
+    scene.asked("task.detach");
+    scene.wire.tend(&mut scene.ui, &frame).unwrap();
+    scene.asked("task.attach");
+    scene.wire.tend(&mut scene.ui, &frame).unwrap();
+    scene.draw("after");
+    scene.wire.tend(&mut scene.ui, &frame).unwrap();
+    scene.asked("task.detach");
+    assert_eq!(scene.preview(), "after");
+    scene.wire.tend(&mut scene.ui, &frame).unwrap();
+    assert!(!scene.wire.attached.contains(&PINNED), "it follows nothing");
+}

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::limits::ID_PREFIX_CHARS;
+use crate::splitmix::{STEP, mix};
 
 /// The id of a task: a random UUID, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -30,16 +31,10 @@ impl TaskId {
         self.0.as_u128()
     }
 
-    /// Returns the id of a member of the batch with this id: always the same one, spread like a random one.
+    /// Returns the id of a member of the batch with this id: always the same one, spread like a random one. Other
+    /// releases must return the same one, as a batch may be submitted again after an upgrade.
     #[must_use]
     pub fn member(self, index: u64) -> Self {
-        // The steps and the mixing of SplitMix64, which maps different inputs to different outputs.
-        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-        let mix = |number: u64| {
-            let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            number ^ (number >> 31)
-        };
         let (high, low) = self.0.as_u64_pair();
         let step = STEP.wrapping_mul(index.wrapping_add(1));
         let low = mix(low.wrapping_add(step));
@@ -220,6 +215,12 @@ mod tests {
         let id = TaskId::random();
         let text = id.to_string().replace('-', "");
         assert_eq!(text.parse::<TaskRef>().unwrap().exact(), Some(id));
+    }
+
+    #[test]
+    fn ids_of_members_are_the_same_in_every_release() {
+        let members = [0, 1].map(|index| TaskId::from_u128(7).member(index).to_string());
+        assert_eq!(members, ["10d66daa-ae4a-4bb0-a3cb-e1e459320dd7", "766ea049-b109-410d-844c-3cd7f43c661c"]);
     }
 
     #[test]

@@ -49,6 +49,7 @@ mod settings;
 pub mod show;
 pub mod small_file;
 pub mod socket;
+pub mod splitmix;
 pub mod ssh;
 pub mod strict;
 pub mod task;

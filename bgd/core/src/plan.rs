@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::order::{Condition, DEFAULT_GROUP, Restart};
+use bgd_shared::splitmix::{STEP, mix};
 use bgd_shared::task::{Exit, Status};
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
@@ -376,15 +377,10 @@ pub enum AttemptError {
     },
 }
 
-/// Returns a number from 0 to `longest` that looks random and is always the same for the same seed and attempt. Uses
-/// the mixer of `SplitMix64` (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
+/// Returns a number from 0 to `longest` that looks random and is always the same for the same seed and attempt.
 #[allow(clippy::cast_possible_truncation, reason = "the halves of a random number are random")]
 pub const fn draw(seed: u128, attempt: u32, longest: u64) -> u64 {
-    let mut bits =
-        (seed as u64) ^ ((seed >> 64) as u64) ^ (attempt as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^= bits >> 31;
+    let bits = mix((seed as u64) ^ ((seed >> 64) as u64) ^ (attempt as u64).wrapping_mul(STEP));
     match longest.checked_add(1) {
         Some(span) => bits % span,
         None => bits,

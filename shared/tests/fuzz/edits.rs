@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bgd_shared::splitmix::{STEP, mix};
+
 /// Number of inputs per target in a run of all tests.
 const ROUNDS: u64 = 300;
 
@@ -83,12 +85,9 @@ fn attempt(bytes: &[u8], target: Target) {
     }
 }
 
-/// Hashes a number, with the finalizer of `SplitMix64`.
+/// Hashes a number.
 fn mixed(number: u64) -> u64 {
-    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+    mix(number.wrapping_add(STEP))
 }
 
 /// Returns the input with this number. Small inputs, with few edits, are as frequent as large ones.

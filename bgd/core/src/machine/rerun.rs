@@ -16,7 +16,7 @@ use crate::caller::ReplyTo;
 use crate::effect::{CoreError, OrderError, Reply, Unrepeatable};
 use crate::held::conditions_bytes;
 use crate::input::{Rerun, Selection};
-use crate::plan::{Dependency, Plan, Repetition, draw};
+use crate::plan::{Dependency, Plan, Repetition};
 use crate::task::{Ordinal, Outcome, Spec, StopReason, Task, Work};
 use crate::time::Now;
 
@@ -69,7 +69,7 @@ impl Core {
         if tasks.len() > self.room() {
             return Err(CoreError::Full(self.limits.tasks));
         }
-        let mut ids = Ids { seed: rerun.seed, last: 0 };
+        let mut ids = Ids { seed: TaskId::from_u128(rerun.seed), last: 0 };
         let new_ids: BTreeMap<TaskId, TaskId> = tasks.iter().map(|(_, id)| (*id, ids.next())).collect();
         let mut batches = BTreeMap::new();
         let mut repeated = Vec::with_capacity(tasks.len());
@@ -291,18 +291,15 @@ fn find_cycle(repeated: &[PendingRerun]) -> Option<(TaskId, TaskId)> {
     Some((left.new.id, other))
 }
 
-/// Generates new ids from one random number.
+/// Generates new ids from one random id.
 struct Ids {
-    seed: u128,
-    last: u32,
+    seed: TaskId,
+    last: u64,
 }
 
 impl Ids {
     fn next(&mut self) -> TaskId {
         self.last += 1;
-        let half = |part| u128::from(draw(self.seed, 2 * self.last + part, u64::MAX));
-        // Set version 4 and variant 1, as in random UUIDs.
-        let bits = (half(0) << 64) | half(1);
-        TaskId::from_u128((bits & !(0xf000 << 64) & !(3 << 62)) | (4 << 76) | (2 << 62))
+        self.seed.member(self.last)
     }
 }

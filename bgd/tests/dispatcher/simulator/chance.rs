@@ -1,6 +1,7 @@
 //! The only source of randomness in a simulation: the same seed gives the same numbers.
 
 use bgd_shared::id::TaskId;
+use bgd_shared::splitmix::{STEP, mix};
 
 /// Numbers derived from a seed (`SplitMix64`).
 #[derive(Clone, Debug)]
@@ -8,14 +9,12 @@ pub struct Chance(u64);
 
 impl Chance {
     pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x1234_5678_9abc_def1))
+        Self(seed.wrapping_mul(STEP).wrapping_add(0x1234_5678_9abc_def1))
     }
 
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0 = self.0.wrapping_add(STEP);
+        mix(self.0)
     }
 
     /// Returns a number below `end`; 0 if `end` is 0.

@@ -2,8 +2,6 @@
 //! programs but must not start them.
 
 use std::collections::BTreeMap;
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +12,7 @@ use bgd_shared::text::{Env, OsText};
 use serde::{Deserialize, Serialize};
 
 use crate::features::Feature;
+use crate::os::search_path::{candidates, is_program};
 use crate::remotes::Ssh;
 
 /// The placeholder for the prompt in a template's command line.
@@ -223,16 +222,11 @@ impl Agent {
 
     /// Finds the program's file, using the `PATH` of this environment.
     pub fn program(&self, submitter: &Env) -> Option<PathBuf> {
-        let name = Path::new(self.command.first()?);
-        if name.components().count() > 1 {
-            return is_program(name).then(|| name.to_path_buf());
-        }
+        let name = self.command.first()?;
         let env = self.environment(submitter);
-        let path = env.get("PATH").map_or(b"/usr/local/bin:/usr/bin:/bin".as_slice(), OsText::as_bytes);
-        let folders = path.split(|byte| *byte == b':').filter(|folder| folder.starts_with(b"/"));
-        folders
-            .map(|folder| Path::new(std::ffi::OsStr::from_bytes(folder)).join(name))
-            .find(|file| is_program(file))
+        // Nothing says in which folder a relative path would begin.
+        let files = candidates(name.as_bytes(), env.get("PATH")).into_iter();
+        files.filter(|file| file.is_absolute()).find(|file| is_program(file))
     }
 
     /// Returns what this build lacks to support the agent, if anything.
@@ -292,11 +286,6 @@ impl Agent {
             error: missing.map(|missing| format!("its protocol {missing}")),
         }
     }
-}
-
-/// Reports whether the file has any execute bit set. Follows symlinks.
-fn is_program(file: &Path) -> bool {
-    std::fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
 /// A program that needs no configuration.

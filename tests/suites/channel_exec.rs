@@ -190,8 +190,12 @@ fn missing_hook_program_is_logged() {
     let daemon = TestDaemon::builder().config(config).start();
     ended(&daemon, "true");
     let line = failure(&daemon);
-    assert!(line.contains("notify-nobody: command not found in PATH"), "{line}");
+    let expected = "notify-nobody: command not found in PATH";
+    assert!(line.contains(expected), "{line}");
     assert_eq!(settled(&daemon).failed, 2);
+    // The check on request names the same problem, for as long as it lasts.
+    assert_eq!(daemon.channel("ops").problem.as_deref(), Some(expected));
+    assert!(daemon.channel("ops").last_error.unwrap().contains(expected));
 }
 
 #[test]

@@ -57,20 +57,24 @@ fn r168_healthy_daemon_fails_no_check() {
 #[test]
 fn r168_failed_checks_are_reported_with_hints() {
     let config = "[agents.mine]\nprotocol = \"template\"\ncommand = [\"no-such-program\"]\n\
+                  [channels.nop]\ntype = \"exec\"\ncommand = [\"/no/such\"]\n\
                   [executors.far]\ntype = \"ssh\"\nhost = \"nobody@127.0.0.1\"\nconnect_timeout = \"5s\"\n";
     let daemon = TestDaemon::builder().config(config).start();
     daemon.write_config("max_concurrent_tasks = \"many\"\n");
     let report: Value = daemon.run(&["--json", "doctor"]).expect_code(69).json();
     assert_eq!(report["ok"], false);
-    for (part, name) in [("agents", "mine"), ("executors", "far"), ("daemon", "configuration")] {
+    for (part, name) in
+        [("agents", "mine"), ("channels", "nop"), ("executors", "far"), ("daemon", "configuration")]
+    {
         let found = check(&report, part, name);
         assert_eq!(found["state"], "fails", "{found}");
     }
     assert_hints(&report);
     assert!(check(&report, "agents", "mine")["hint"].as_str().unwrap().contains("[agents.mine]"));
+    assert_eq!(check(&report, "channels", "nop")["found"], "/no/such: no such program");
     let text = daemon.run(&["doctor"]).expect_code(69).stdout_text();
     assert!(text.contains("FAILS  mine"), "{text}");
-    assert!(text.contains("3 checks failed"), "{text}");
+    assert!(text.contains("4 checks failed"), "{text}");
 }
 
 #[test]

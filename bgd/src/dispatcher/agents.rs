@@ -69,7 +69,7 @@ impl Dispatcher {
         let env = command.env.clone();
         tokio::spawn(async move {
             // If the disks do not answer, the start will show whether there is such a program.
-            let result = workers.agent_program(PATIENCE, move || agent.check(&env)).await.unwrap_or(Ok(()));
+            let result = workers.program(PATIENCE, move || agent.check(&env)).await.unwrap_or(Ok(()));
             internals.send(Internal::AgentResolved { answer, command, owned, result });
         });
     }
@@ -128,7 +128,7 @@ impl Dispatcher {
         let (internals, workers) = (self.internals.clone(), self.context.workers.clone());
         let found_env = Arc::clone(&env);
         tokio::spawn(async move {
-            let found = workers.agent_program(PATIENCE, move || agents.list(&names, &found_env)).await;
+            let found = workers.program(PATIENCE, move || agents.list(&names, &found_env)).await;
             let found = found.unwrap_or_else(|| Err(no_answer()));
             internals.send(Internal::AgentsFound { answer, env, check, found });
         });

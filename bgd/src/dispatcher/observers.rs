@@ -1,7 +1,7 @@
 //! The dispatcher's part in observation: choosing channels, subscriptions to events, inboxes, lists of tasks, and the
 //! daemon's status.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ use tokio::time::timeout;
 use super::{Dispatcher, Shape};
 use crate::client::answer::Answer;
 use crate::core::{CoreError, ListQuery, Request, Spec};
+use crate::exec::threads::workers::Workers;
+use crate::notify::ExecProgram;
 use crate::wire::status::Counted;
 use crate::wire::subscribers::Filter;
 use crate::wire::{refusals, view};
@@ -108,16 +110,24 @@ impl Dispatcher {
     pub(super) fn give_status(&self, answer: Answer) {
         let (mut status, identity, workers) =
             (self.status(), self.identity.clone(), self.context.workers.clone());
+        let programs = self.notifier.programs();
         tokio::spawn(async move {
             let (mut looked_at, looking) = (status.clone(), identity.clone());
             let look = workers.look(move || {
                 looking.look(&mut looked_at);
                 looked_at
             });
-            if let Ok(Some(looked_at)) = timeout(DISK_PATIENCE, look).await {
-                return answer.give(&looked_at);
+            let look = timeout(DISK_PATIENCE, look);
+            let (looked_at, mut problems) = tokio::join!(look, program_problems(&workers, programs));
+            if let Ok(Some(looked_at)) = looked_at {
+                status = looked_at;
+            } else {
+                identity.disk_is_silent(&mut status);
             }
-            identity.disk_is_silent(&mut status);
+            for channel in &mut status.channels {
+                let problem = problems.remove(&*channel.name);
+                channel.problem = channel.problem.take().or(problem);
+            }
             answer.give(&status);
         });
     }
@@ -138,4 +148,19 @@ impl Dispatcher {
         };
         self.identity.status(&self.core, &self.config, counted)
     }
+}
+
+/// Returns the problems with the programs of channels, by channel. A disk that does not respond proves nothing.
+async fn program_problems(
+    workers: &Workers,
+    programs: Vec<(Arc<str>, ExecProgram)>,
+) -> HashMap<Arc<str>, String> {
+    if programs.is_empty() {
+        return HashMap::new();
+    }
+    let look = move || {
+        let problems = programs.into_iter().filter_map(|(name, program)| Some((name, program.problem()?)));
+        problems.collect::<HashMap<_, _>>()
+    };
+    workers.program(DISK_PATIENCE, look).await.unwrap_or_default()
 }

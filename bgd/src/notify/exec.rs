@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bgd_shared::dirs;
 use bgd_shared::notice::Notice;
+use bgd_shared::show;
 use bgd_shared::task::Exit;
 use bgd_shared::text::{Env, OsText};
 use futures_util::future::{FusedFuture as _, FutureExt as _, LocalBoxFuture};
@@ -23,11 +24,12 @@ use super::adapter::{Adapter, Notification};
 use super::hook::Hook;
 use super::secrets::Secrets;
 use super::undelivered::Undelivered;
-use crate::channels::Secret;
+use crate::channels::{ChannelKind, Secret};
 use crate::exec::context::Context;
 use crate::exec::host::{Host, Launch, Leased, PipeEnd, Purpose, how_ended, pipe};
 use crate::exec::input::feed::Feed;
 use crate::exec::processes::members::{AGENT_MARK, BRIDGE_MARK, HOOK_MARK, INSTANCE_MARK, TASK_MARK};
+use crate::os::search_path;
 
 /// How long to wait for output left in the pipe once every writer has ended.
 const ON_THE_WAY: Duration = Duration::from_millis(200);
@@ -36,6 +38,31 @@ const ON_THE_WAY: Duration = Duration::from_millis(200);
 /// command.
 const STARTER_VARIABLES: [&str; 6] =
     [TASK_MARK, AGENT_MARK, HOOK_MARK, BRIDGE_MARK, INSTANCE_MARK, "BGD_SESSION"];
+
+/// Where the program of an `exec` channel is looked for.
+#[derive(Debug)]
+pub struct ExecProgram {
+    name: String,
+    /// The `PATH` of the command.
+    path: Option<OsText>,
+}
+
+impl ExecProgram {
+    /// Returns the program of a channel; `None` if it runs none.
+    pub fn of(kind: &ChannelKind) -> Option<Self> {
+        let ChannelKind::Exec { command, env, .. } = kind else { return None };
+        let configured = env.get("PATH").map(|Secret(path)| OsText::from(path.as_str()));
+        let path = configured.or_else(|| std::env::var_os("PATH").map(OsText::from));
+        Some(Self { name: command.first()?.clone(), path })
+    }
+
+    /// Returns why it can't be started, as far as the files show. Blocks as long as a disk does.
+    pub fn problem(&self) -> Option<String> {
+        let problem = search_path::problem(&self.name, self.path.as_ref(), &dirs::home())?;
+        // Equal to the error of a delivery that fails for the same reason.
+        Some(show::plain(&problem).into_owned())
+    }
+}
 
 /// The adapter that runs a command for each notice.
 pub struct Exec {
@@ -207,6 +234,20 @@ mod tests {
     use super::*;
     use crate::exec::host::{Alive, SIGKILL};
     use crate::exec::messages::{Report, reports};
+
+    #[test]
+    fn program_is_looked_for_in_path_of_its_command() {
+        let of = |name: &str, env: &[(&str, &str)]| {
+            let env = env.iter().map(|(name, value)| ((*name).to_owned(), Secret((*value).to_owned())));
+            let (command, timeout) = (vec![name.to_owned()], Duration::from_secs(1));
+            ExecProgram::of(&ChannelKind::Exec { command, env: env.collect(), timeout }).unwrap().problem()
+        };
+        assert_eq!(of("sh", &[]), None, "the daemon's");
+        let missing = of("sh", &[("PATH", "/nowhere")]);
+        assert_eq!(missing.as_deref(), Some("sh: command not found in PATH"));
+        assert_eq!(of("/bin/sh", &[("PATH", "/nowhere")]), None);
+        assert!(ExecProgram::of(&ChannelKind::Tty).is_none());
+    }
 
     #[test]
     fn command_that_starts_too_late_is_ended_without_another_notice() {

@@ -42,6 +42,7 @@ pub use self::adapter::{Adapter, Notification, Signal};
 use self::carried::Resumed;
 use self::chats::TokenFiles;
 use self::counts::Counts;
+pub use self::exec::ExecProgram;
 use self::orders::{Before, ChannelEvent, Frozen, Order, Served, ThreadOrder, TypingOrder};
 use self::outcomes::RateLimiter;
 pub use self::outcomes::{Outcomes, PendingReport};
@@ -492,6 +493,13 @@ impl Notifier {
             .iter()
             .filter(|(name, counts)| self.channels.get(name).is_none() && counts.waiting() > 0);
         known.chain(gone.map(|(name, counts)| counts.status(name, "gone"))).collect()
+    }
+
+    /// Returns the programs of the channels that run one.
+    pub fn programs(&self) -> Vec<(Arc<str>, ExecProgram)> {
+        let program =
+            |channel: &Arc<Channel>| Some((Arc::clone(&channel.name), ExecProgram::of(&channel.kind)?));
+        self.channels.iter().filter_map(program).collect()
     }
 
     /// Returns the number of runs whose end was reported on no channel.

@@ -18,6 +18,7 @@ pub mod pidfd;
 pub mod program;
 pub mod pty;
 pub mod scheduling;
+pub mod search_path;
 pub mod signals;
 pub mod spawn;
 pub mod wall_clock;

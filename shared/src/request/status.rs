@@ -179,8 +179,8 @@ pub struct ChannelStatus {
     pub failed: u64,
     /// Notices dropped because the queue was full.
     pub dropped: u64,
-    /// Problem with its settings, such as a missing token, and how to fix it, without secrets. Found when the
-    /// configuration was read, or on the last delivery.
+    /// Problem with its settings, such as a missing token or program, and how to fix it, without secrets. Found when the
+    /// configuration was read, or on the last delivery; that with a program, on each call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     /// The notice being retried, if any.

@@ -177,7 +177,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bgd/src/os/", &["os"]),
     ("bgd/src/journal/", &["journal", "core", "os"]),
     ("bgd/src/keeper/", &["keeper", "os"]),
-    ("bgd/src/agents.rs", &["features", "remotes"]),
+    ("bgd/src/agents.rs", &["features", "os", "remotes"]),
     ("bgd/src/channels", &["channels", "features"]),
     ("bgd/src/features.rs", &[]),
     ("bgd/src/remotes.rs", &["core"]),

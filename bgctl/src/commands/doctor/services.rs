@@ -33,6 +33,9 @@ const LOCAL_KINDS: [&str; 2] = ["inbox", "gone"];
 /// The kind of the channel to the user's desktop.
 const DESKTOP: &str = "desktop";
 
+/// The kind of the channels that run a program.
+const EXEC: &str = "exec";
+
 /// Starts each agent that is installed.
 pub fn agents(checks: &mut Vec<Check>, context: &mut Context) {
     const PART: &str = "agents";
@@ -124,7 +127,7 @@ pub fn channels(checks: &mut Vec<Check>, status: &DaemonStatus, notify: bool, co
 fn known(part: &'static str, channel: &ChannelStatus, now: Timestamp) -> Check {
     let name = &channel.name;
     if let Some(problem) = &channel.problem {
-        return Check::fails(part, name, problem, correct(channel));
+        return Check::fails(part, name, problem, settle(channel));
     }
     // A server may ask to wait before the first try: then nothing has failed.
     if let Some(retry) = channel.retry.as_ref().filter(|retry| retry.tries > 0) {
@@ -136,6 +139,14 @@ fn known(part: &'static str, channel: &ChannelStatus, now: Timestamp) -> Check {
     }
     let found = format!("{}, {} sent, {} failed", channel.kind, channel.sent, channel.failed);
     Check::ok(part, name, found)
+}
+
+/// Returns what to do about a problem with a channel's settings. That of `exec` is always its program.
+fn settle(channel: &ChannelStatus) -> String {
+    if channel.kind == EXEC {
+        return format!("install the program, or make it executable; or {}", correct(channel));
+    }
+    correct(channel)
 }
 
 /// Returns what to do about a channel that has failed: its settings may be right, and the other side mended by now.
@@ -162,7 +173,7 @@ fn and_well(channel: &ChannelStatus) -> &'static str {
 }
 
 fn has_server(channel: &ChannelStatus) -> bool {
-    ![DESKTOP, "exec", "tty"].contains(&&*channel.kind)
+    ![DESKTOP, EXEC, "tty"].contains(&&*channel.kind)
 }
 
 /// Describes where notifications go if no channel delivers them.
@@ -327,6 +338,9 @@ mod tests {
         assert_eq!(known("channels", &failing, now), fails(words));
         let never_sent = ChannelStatus { sent: 0, ..failed.clone() };
         assert_eq!(known("channels", &never_sent, now), fails(words), "as an older daemon reports it");
+        let missing = ChannelStatus { problem: Some("nop: no such program".into()), ..failing.clone() };
+        let hint = known("channels", &missing, now).hint.unwrap();
+        assert!(hint.starts_with("install the program, ") && hint.contains("[channels.ops]"), "{hint}");
         let ntfy = ChannelStatus { kind: "ntfy".into(), ..failing.clone() };
         assert!(if_well(&ntfy).starts_with("unless its server is down or busy, correct [channels.ops]"));
         let of_server = known("channels", &ntfy, now);

@@ -10,6 +10,7 @@ use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -42,6 +43,7 @@ use crate::keeper::PID_AT;
 use crate::keeper::client::Keeper;
 use crate::keeper::socket::Socket;
 use crate::os::descriptors;
+use crate::os::search_path;
 use crate::os::spawn::{Announce, ChildStack, JobControl, Plan, SpawnError, Spawned, Stage, spawn};
 
 /// The settings that all starts share.
@@ -454,7 +456,9 @@ impl Program {
             Work::Agent(agent) => vec![c_string(agent.name.as_bytes())],
         };
         let name = argv.first().map(CString::as_bytes).unwrap_or_default();
-        Self { programs: candidates(name, path), argv, env }
+        let programs = search_path::candidates(name, path);
+        let programs = programs.iter().map(|file| c_string(file.as_os_str().as_bytes())).collect();
+        Self { programs, argv, env }
     }
 }
 
@@ -462,23 +466,6 @@ impl Program {
 fn c_string(bytes: &[u8]) -> CString {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     CString::new(&bytes[..end]).unwrap_or_default()
-}
-
-/// The search path if PATH is not set.
-const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
-
-/// Returns the paths that a program's name may refer to, in the order in which `execvp` tries them.
-fn candidates(name: &[u8], path: Option<&OsText>) -> Vec<CString> {
-    if name.contains(&b'/') {
-        return vec![c_string(name)];
-    }
-    let path = path.map_or(DEFAULT_PATH, OsText::as_bytes);
-    path.split(|byte| *byte == b':')
-        .map(|folder| {
-            let folder = if folder.is_empty() { b".".as_slice() } else { folder };
-            c_string(&[folder, b"/", name].concat())
-        })
-        .collect()
 }
 
 fn own_limits() -> Vec<(&'static str, Resource, libc::rlimit)> {
@@ -572,9 +559,8 @@ fn exec_error(program: &str, folder: &Path, errno: Errno) -> (i32, String) {
         Errno::ENOENT if !is_missing => {
             format!("{program}: its interpreter (the program named in its first line) was not found")
         }
-        Errno::ENOENT if program.contains('/') => format!("{program}: no such program"),
-        Errno::ENOENT => format!("{program}: command not found in PATH"),
-        Errno::EACCES => format!("{program}: not executable (permission denied)"),
+        Errno::ENOENT => search_path::not_found(program),
+        Errno::EACCES => search_path::not_executable(program),
         Errno::E2BIG => format!(
             "{program}: the arguments and the environment are too long: the system allows 128 KiB each, and a \
              quarter of the stack limit, at most 6 MiB, in total"
@@ -582,18 +568,4 @@ fn exec_error(program: &str, folder: &Path, errno: Errno) -> (i32, String) {
         _ => format!("{program}: {}", errno.desc()),
     };
     (if is_missing { Exit::NOT_FOUND } else { Exit::NOT_EXECUTABLE }, message)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn program_name_is_resolved_in_submitter_path() {
-        let path = OsText::from("/a::/b");
-        let names = candidates(b"x", Some(&path));
-        assert_eq!(names, [c"/a/x", c"./x", c"/b/x"].map(CString::from));
-        assert_eq!(candidates(b"./x", Some(&path)), [CString::from(c"./x")]);
-        assert_eq!(candidates(b"x", None).len(), 3);
-    }
 }

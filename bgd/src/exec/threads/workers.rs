@@ -60,12 +60,12 @@ enum Purpose {
     ReadyFile,
     ReadyLine,
     AgentFolder,
-    AgentProgram,
+    Program,
 }
 
 /// Every purpose, in the order of the free places.
 const PURPOSES: [Purpose; 5] =
-    [Purpose::Output, Purpose::ReadyFile, Purpose::ReadyLine, Purpose::AgentFolder, Purpose::AgentProgram];
+    [Purpose::Output, Purpose::ReadyFile, Purpose::ReadyLine, Purpose::AgentFolder, Purpose::Program];
 
 /// A queue of jobs, and the number of unfinished ones.
 #[derive(Clone, Debug)]
@@ -231,14 +231,14 @@ impl Workers {
         self.elsewhere_at_last(Purpose::AgentFolder, job).await
     }
 
-    /// Looks for the programs of agents, in folders that a client names, once a place is free. `None` if their disks
-    /// have not responded in time, or the job panicked.
-    pub async fn agent_program<T: Send + 'static>(
+    /// Looks for the programs of agents and channels, in folders that a client or the configuration names, once a place
+    /// is free. `None` if their disks have not responded in time, or the job panicked.
+    pub async fn program<T: Send + 'static>(
         &self,
         patience: Duration,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        timeout(patience, self.elsewhere_at_last(Purpose::AgentProgram, job)).await.ok().flatten()
+        timeout(patience, self.elsewhere_at_last(Purpose::Program, job)).await.ok().flatten()
     }
 
     async fn elsewhere_at_last<T: Send + 'static>(

@@ -8,6 +8,8 @@
 
 mod blocking;
 mod error;
+#[cfg(feature = "tokio")]
+mod news_queue;
 mod polled;
 mod protocol;
 #[cfg(feature = "tokio")]

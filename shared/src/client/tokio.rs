@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::blocking::{cpu_ticks, give_up};
 use super::error::ClientError;
+use super::news_queue::{NewsQueue, NewsSender};
 use super::protocol::{Call, Outcome, Protocol, Received};
 use super::watchdog::{Step, Watchdog};
 use crate::event::EventParams;
@@ -33,6 +34,8 @@ struct Pending {
     closed: Option<String>,
     /// When something has last arrived.
     heard: Instant,
+    /// How many bytes have arrived since the last complete message.
+    arrived: usize,
 }
 
 /// A call with a waiting caller; it is forgotten when the caller stops waiting.
@@ -68,7 +71,7 @@ pub struct AsyncClient {
     stream: Arc<AsyncStream>,
     pending: Arc<Mutex<Pending>>,
     write: tokio::sync::Mutex<()>,
-    news: tokio::sync::Mutex<mpsc::UnboundedReceiver<EventParams>>,
+    news: Arc<NewsQueue>,
     reader: JoinHandle<()>,
     socket: Option<SocketPath>,
     listener: Option<Listener>,
@@ -99,14 +102,15 @@ impl AsyncClient {
     fn new(stream: AsyncStream, protocol: Protocol, watchdog: Watchdog) -> Self {
         let stream = Arc::new(stream);
         let (calls, heard) = (HashMap::new(), Instant::now());
-        let pending = Arc::new(Mutex::new(Pending { protocol, watchdog, calls, closed: None, heard }));
-        let (news_sender, news) = mpsc::unbounded_channel();
+        let pending = Pending { protocol, watchdog, calls, closed: None, heard, arrived: 0 };
+        let pending = Arc::new(Mutex::new(pending));
+        let (news_sender, news) = NewsSender::new();
         let reader = tokio::spawn(read_all(Arc::clone(&stream), Arc::clone(&pending), news_sender));
         Self {
             stream,
             pending,
             write: tokio::sync::Mutex::default(),
-            news: tokio::sync::Mutex::new(news),
+            news,
             reader,
             socket: None,
             listener: None,
@@ -289,10 +293,10 @@ impl AsyncClient {
         }
     }
 
-    /// Waits for the next event of this connection's subscriptions; `None` once the connection is closed. Events are
-    /// buffered without a limit, so a subscriber must consume them.
+    /// Waits for the next event of this connection's subscriptions; `None` once the connection is closed. If a
+    /// subscriber consumes them too slowly, a gap stands for those that were dropped.
     pub async fn next_news(&self) -> Option<EventParams> {
-        self.news.lock().await.recv().await
+        self.news.next().await
     }
 }
 
@@ -306,11 +310,7 @@ fn lock(pending: &Mutex<Pending>) -> std::sync::MutexGuard<'_, Pending> {
     pending.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn read_all(
-    stream: Arc<AsyncStream>,
-    pending: Arc<Mutex<Pending>>,
-    news: mpsc::UnboundedSender<EventParams>,
-) {
+async fn read_all(stream: Arc<AsyncStream>, pending: Arc<Mutex<Pending>>, news: NewsSender) {
     let mut buffer = vec![0; 64 * 1024];
     let why = loop {
         let count = match (&*stream).read(&mut buffer).await {
@@ -327,17 +327,16 @@ async fn read_all(
     pending.calls.clear();
 }
 
-fn deliver(
-    pending: &Mutex<Pending>,
-    bytes: &[u8],
-    news: &mpsc::UnboundedSender<EventParams>,
-) -> Result<(), ClientError> {
+fn deliver(pending: &Mutex<Pending>, bytes: &[u8], news: &NewsSender) -> Result<(), ClientError> {
     let mut pending = lock(pending);
     let now = Instant::now();
     pending.heard = now;
     pending.watchdog.heard(now);
+    pending.arrived += bytes.len();
     pending.protocol.push(bytes);
     while let Some(received) = pending.protocol.next_received()? {
+        // The first of several messages that arrive together counts for all of them.
+        let arrived = std::mem::take(&mut pending.arrived);
         match received {
             // The caller may have stopped waiting; the answer is dropped then.
             Received::Answer { call, outcome } => {
@@ -345,10 +344,54 @@ fn deliver(
             }
             // Terminals are supported by the polled client only.
             Received::Output(_) | Received::Stopped(_) => {}
-            Received::News(params) => {
-                let _ = news.send(*params);
-            }
+            Received::News(params) => news.send(*params, arrived),
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::client::news_queue::EVENTS;
+    use crate::error::{ErrorKind, RpcError};
+    use crate::event::News;
+    use crate::request::{Hello, HelloParams};
+
+    #[test]
+    fn flood_of_events_ends_in_one_gap() {
+        let (mut daemon, ours) = UnixStream::pair().unwrap();
+        let last = EVENTS as u64 + 1000;
+        let flood = std::thread::spawn(move || {
+            // The call has begun.
+            daemon.read_exact(&mut [0]).unwrap();
+            let mut lines = Vec::new();
+            for number in 1..=last {
+                let params = format!(r#"{{"subscription":1,"kind":"gap","from":{number},"to":{number}}}"#);
+                writeln!(lines, r#"{{"jsonrpc":"2.0","method":"event","params":{params}}}"#).unwrap();
+            }
+            let error = RpcError::new(ErrorKind::ShuttingDown, "that is all");
+            let error = serde_json::to_string(&error).unwrap();
+            writeln!(lines, r#"{{"jsonrpc":"2.0","id":1,"error":{error}}}"#).unwrap();
+            daemon.write_all(&lines).unwrap();
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let gaps = runtime.block_on(async {
+            let client = AsyncClient::over(OwnedFd::from(ours).into()).unwrap();
+            let error = client.listen::<Hello>(&HelloParams::default()).await.unwrap_err();
+            assert!(error.to_string().contains("that is all"), "{error}");
+            let mut gaps = Vec::new();
+            while let Some(params) = client.next_news().await {
+                let News::Gap(gap) = params.news else { panic!("{params:?}") };
+                gaps.push((gap.from, gap.to));
+            }
+            gaps
+        });
+        flood.join().unwrap();
+        assert_eq!(gaps.len(), EVENTS);
+        assert_eq!(gaps.last(), Some(&(EVENTS as u64, last)));
+    }
 }

@@ -44,7 +44,7 @@ use super::query::{ListQuery, Page};
 use super::queue::{Queue, Standing, Starts};
 use super::registry::Registry;
 use super::sharing::KeptEnv;
-use super::task::{Ordinal, Snapshot, State, Task};
+use super::task::{Ordinal, Snapshot, State, Task, Work};
 use super::time::{Mono, Now};
 use super::waiters::{WaiterId, Waiters};
 
@@ -457,10 +457,14 @@ impl Core {
         let kept = is_kept.then(|| KeptEnv(env.clone()));
         self.set_state(ordinal, State::Starting { stop: None, env: kept, give_up_at: None });
         let Some(task) = self.registry.get(ordinal) else { return };
-        let begin = match task.agent.as_deref() {
-            None => Begin::Process { env, place: Box::new(self.run_place(ordinal, task)) },
-            Some(agent) => {
-                let (prompt, settings) = (agent.prompt.clone(), agent.settings.clone());
+        let begin = match &task.spec.work {
+            Work::Argv(_) | Work::Shell(_) => {
+                Begin::Process { env, place: Box::new(self.run_place(ordinal, task)) }
+            }
+            Work::Agent(work) => {
+                let agent = task.agent.as_deref();
+                let prompt = agent.map(|agent| agent.prompt.clone()).unwrap_or_default();
+                let settings = agent.map_or(&work.settings, |agent| &agent.settings).clone();
                 Begin::Prompt { env, prompt, settings, session: None, after: self.seen_after(task) }
             }
         };

@@ -956,8 +956,9 @@ class ChannelStatus(_ChannelStatus, total=False):
     """Time of `last_error`."""
 
     problem: str
-    """Problem with its settings, such as a missing token, and how to fix it, without secrets. Found
-    when the configuration was read, or on the last delivery.
+    """Problem with its settings, such as a missing token or program, and how to fix it, without
+    secrets. Found when the configuration was read, or on the last delivery; that with a program, on
+    each call.
     """
 
     retry: ChannelRetry

@@ -1,5 +1,5 @@
-//! Numbers that look random and are always the same for the same input: `SplitMix64` (Steele, Lea, Flood: Fast Splittable
-//! Pseudorandom Number Generators, 2014).
+//! Numbers that look random and are always the same for the same input: `SplitMix64` (Steele, Lea, Flood: Fast
+//! Splittable Pseudorandom Number Generators, 2014).
 
 /// The step from one state of the generator to the next.
 pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;

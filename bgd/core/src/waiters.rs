@@ -92,7 +92,7 @@ impl WaitAction {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Waiter {
-    /// Who gets the reply; `None` if the client is gone but the work continues.
+    /// Who gets the reply; `None` if the client is gone, and the daemon still shuts down.
     pub to: Option<ReplyTo>,
     /// The tasks, each once, in the order in which they were named.
     pub tasks: Vec<(Ordinal, TaskId)>,
@@ -270,8 +270,8 @@ impl Waiters {
         over.iter().filter_map(|id| self.remove(*id).map(|waiter| (*id, waiter))).collect()
     }
 
-    /// Has the tasks of a wait that nobody waits for removed one by one, each as soon as it has settled: the wait itself
-    /// need not be kept. Returns those that already have.
+    /// Has the tasks of a wait that nobody waits for removed one by one, each as soon as it has settled: the wait need
+    /// not be kept. Returns those that already have.
     pub fn remove_unawaited(&mut self, waiter: &Waiter) -> Vec<Ordinal> {
         for ordinal in &waiter.open {
             let removal = self.removals.entry(*ordinal).or_insert(Removal::Cleared);

@@ -1,5 +1,5 @@
 //! The events of a connection that were received but not consumed yet. A daemon that sends them faster than they are
-//! consumed costs bounded memory: one gap stands for those without room, as it does where a daemon drops events of a slow
+//! consumed costs bounded memory: one gap stands for those without room, as where a daemon drops the events of a slow
 //! subscriber.
 
 use std::collections::VecDeque;

@@ -1102,6 +1102,11 @@ class DaemonStatus(_DaemonStatus, total=False):
     durable: DurableStatus
     """Whether tasks outlive the daemon; missing if the daemon is older than this field."""
 
+    missing_journal: str
+    """Path of the journal of a durable daemon, if its file was removed, moved or replaced: unless its
+    folder is put back, all tasks are lost with the daemon.
+    """
+
     notes: list[str]
     """The subset of the warnings that is about the past: they require no action any more."""
 
@@ -2322,8 +2327,16 @@ class ShutdownResult(_ShutdownResult, total=False):
     left: int
     """Number of tasks that a durable daemon leaves running."""
 
+    lost: int
+    """Number of tasks that are lost with a durable daemon, because its journal is not at its path: the
+    next daemon finds none of them, including those left running, unless the journal's folder is put
+    back before it starts.
+    """
+
     lost_because: str
-    """Why the latest changes are lost: a durable daemon could not write them to its journal."""
+    """Why the latest changes, or all tasks with `lost`, are lost: a durable daemon could not write them
+    to its journal.
+    """
 
 
 class _SignalParams(TypedDict):

@@ -232,6 +232,11 @@ pub fn lost_tasks(started: u64) -> String {
     )
 }
 
+/// Describes that the file of a durable daemon's journal is not at this path any more.
+pub fn missing_journal(path: &str) -> String {
+    format!("the journal {path} was removed, moved or replaced")
+}
+
 /// Formats the exit code of a process.
 pub fn exit_code(code: i32) -> String {
     format!("exit code {code}")

@@ -275,6 +275,7 @@ fn r130_nothing_is_accepted_while_the_journal_is_not_in_its_place() {
     assert!(refused.stderr.contains(words), "{}", refused.stderr);
     let warnings = daemon.status().warnings.join("; ");
     assert!(warnings.contains(words), "{warnings}");
+    assert!(refused.stderr.contains("after the folder is back"), "{}", refused.stderr);
     fs::rename(&away, &journal).unwrap();
     wait::poll_until("the journal is found again", || {
         daemon.status().warnings.iter().all(|warning| !warning.contains("journal")).then_some(())

@@ -288,6 +288,45 @@ fn tasks_of_a_removed_journal_are_not_reported_as_kept() {
     assert_eq!(says(), <[String; 0]>::default());
 }
 
+/// The open file could be written until then: no call has hit the trouble yet.
+#[test]
+fn r131_stop_and_restart_say_that_tasks_are_lost_with_a_removed_journal() {
+    let mut daemon = TestDaemon::durable("");
+    for verb in ["stop", "restart"] {
+        let ended = daemon.submit(&["true"]);
+        daemon.block(&[ended]);
+        let running = daemon.submit_shell("exec sleep 1000");
+        let process = Process::open(daemon.wait_running(running).pid.unwrap()).unwrap();
+        // The daemon answers once everything before it is in the journal.
+        daemon.run(&["submit", "--hold", "--", "true"]).success();
+        let keeper = daemon.keeper();
+        fs::remove_dir_all(daemon.state_dir()).unwrap();
+        let warnings = daemon.status().warnings.join("; ");
+        assert!(warnings.contains("all tasks are lost with the daemon"), "{warnings}");
+
+        let said = daemon.run(&["daemon", verb]).success();
+
+        let said = said.stdout_text() + &said.stderr;
+        let mut expected = vec![
+            "1 task keeps running, and the next daemon ends it",
+            "3 tasks are lost",
+            "journal.db was removed",
+        ];
+        if verb == "restart" {
+            expected.push("loses 2 active tasks and 1 finished task with its output");
+        }
+        assert!(expected.iter().all(|part| said.contains(part)), "{said}");
+        assert!(daemon.ended().success());
+        if verb == "stop" {
+            daemon.launch();
+        }
+        process.gone();
+        keeper.gone();
+        assert_eq!(daemon.status().summary.total(), 0);
+    }
+    daemon.run(&["daemon", "stop"]).success();
+}
+
 #[test]
 fn r129_reload_and_restart_say_how_many_tasks_a_lower_limit_clears() {
     let daemon = TestDaemon::home_only();

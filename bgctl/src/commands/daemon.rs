@@ -10,8 +10,7 @@ use bgd_shared::request::{
     HelloResult, NoParams, ProgramState, ReloadResult, ShutdownParams, ShutdownResult, UpgradeParams,
     UpgradeResult,
 };
-use bgd_shared::show::count;
-use bgd_shared::task::Summary;
+use bgd_shared::show::{count, missing_journal};
 use bgd_shared::time::Timestamp;
 
 use super::{install, stop};
@@ -21,7 +20,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{self, Started};
 use crate::remark::report;
-use crate::render::{daemon as page, metrics};
+use crate::render::{clean, daemon as page, metrics};
 
 /// Runs the subcommand.
 pub fn run(args: &DaemonArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -109,7 +108,7 @@ fn restart(grace: Option<u64>, context: &mut Context) -> Result<Code, Failure> {
         // The program on a remote machine is not known here.
         let with = (!context.link.is_remote()).then(|| program(&status, &link::program_path()));
         let with = with.map(|program| format!(" with {program}")).unwrap_or_default();
-        let will = will_restart(&status.version, &with, &status.summary, is_said_after, reloaded.cleared);
+        let will = will_restart(&status, &with, reloaded.cleared);
         let unless =
             if may_end { "; but if `durable` is false in the configuration now, it ends them" } else { "" };
         report(&format!("{will}{unless}"));
@@ -170,9 +169,10 @@ fn is_durable(status: &DaemonStatus) -> bool {
     matches!(status.durable, Some(DurableStatus::Written | DurableStatus::Synced))
 }
 
-/// Returns a message on the effect of a restart on these tasks, of which `cleared` are cleared by their limits. `with`
-/// names the program to be started.
-fn will_restart(version: &str, with: &str, tasks: &Summary, is_durable: bool, cleared: u64) -> String {
+/// Returns a message on the effect of a restart on the daemon's tasks, of which `cleared` are cleared by their limits.
+/// `with` names the program to be started.
+fn will_restart(status: &DaemonStatus, with: &str, cleared: u64) -> String {
+    let (version, tasks) = (&status.version, &status.summary);
     let active = tasks.active();
     let finished = (tasks.total() - active).saturating_sub(cleared);
     let whose = if finished == 1 { "its" } else { "their" };
@@ -183,7 +183,11 @@ fn will_restart(version: &str, with: &str, tasks: &Summary, is_durable: bool, cl
     };
     let active = counted(active, "active task");
     let finished = counted(finished, "finished task").map(|text| format!("{text} with {whose} output"));
-    let parts = if is_durable {
+    let missing = status.missing_journal.as_deref().map(|path| clean(&missing_journal(path)));
+    let parts = if missing.is_some() {
+        let lost: Vec<String> = [active, finished].into_iter().flatten().collect();
+        [(!lost.is_empty()).then(|| format!("loses {}", lost.join(" and "))), None]
+    } else if is_durable(status) {
         // Which tasks can't outlive it, such as foreground jobs, is known only once the daemon has ended.
         let kept = [kept, finished];
         let kept: Vec<String> = kept.into_iter().flatten().collect();
@@ -194,7 +198,8 @@ fn will_restart(version: &str, with: &str, tasks: &Summary, is_durable: bool, cl
     };
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     let does = if parts.is_empty() { "affects no task".to_owned() } else { parts.join(" and ") };
-    format!("restarting bgd {version}{with} {does}")
+    let why = missing.map(|why| format!(": {why}")).unwrap_or_default();
+    format!("restarting bgd {version}{with} {does}{why}")
 }
 
 /// Returns a message on finished tasks that the limits clear; `None` if there are none.
@@ -327,13 +332,33 @@ fn no_longer_set(key: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use bgd_shared::task::Summary;
+
     use super::*;
+    use crate::render::samples;
+
+    /// Returns the status of a daemon with these tasks.
+    fn restarted(summary: Summary, is_durable: bool) -> DaemonStatus {
+        let durable = Some(if is_durable { DurableStatus::Written } else { DurableStatus::No });
+        DaemonStatus { version: "0.1.0".into(), summary, durable, ..samples::daemon() }
+    }
+
+    #[test]
+    fn r131_restart_message_says_that_tasks_of_a_missing_journal_are_lost() {
+        let tasks = Summary { running: 2, failed: 1, ..Summary::default() };
+        let status = DaemonStatus { missing_journal: Some("/journal.db".into()), ..restarted(tasks, true) };
+        assert_eq!(
+            will_restart(&status, "", 0),
+            "restarting bgd 0.1.0 loses 2 active tasks and 1 finished task with its output: the journal /journal.db was \
+             removed, moved or replaced"
+        );
+    }
 
     #[test]
     fn restart_message_states_effect_on_tasks() {
         let of = |running, failed, is_durable| {
-            let tasks = Summary { running, failed, ..Summary::default() };
-            will_restart("0.1.0", " with /bgd (0.1.0)", &tasks, is_durable, 0)
+            let status = restarted(Summary { running, failed, ..Summary::default() }, is_durable);
+            will_restart(&status, " with /bgd (0.1.0)", 0)
         };
         let with = "restarting bgd 0.1.0 with /bgd (0.1.0)";
         for (tasks, does, does_if_durable) in [
@@ -357,8 +382,8 @@ mod tests {
 
     #[test]
     fn r129_restart_and_reload_messages_do_not_promise_to_keep_what_limits_clear() {
-        let tasks = Summary { completed: 85, ..Summary::default() };
-        let will = will_restart("0.1.0", "", &tasks, true, 48);
+        let status = restarted(Summary { completed: 85, ..Summary::default() }, true);
+        let will = will_restart(&status, "", 48);
         assert_eq!(will, "restarting bgd 0.1.0 keeps 37 finished tasks with their output");
         let result = ReloadResult { cleared: 48, ..ReloadResult::default() };
         let text = reloaded(&result);

@@ -38,22 +38,35 @@ pub fn run(order: ShutdownParams, context: &mut Context) -> Result<Code, Failure
 }
 
 /// Formats the outcome, including the fate of the tasks.
-pub fn words(ShutdownResult { cancelled, left, lost_because }: &ShutdownResult) -> String {
-    let (cancelled, left) = (*cancelled, *left);
+pub fn words(result: &ShutdownResult) -> String {
+    let ShutdownResult { cancelled, left, lost, ref lost_because } = *result;
     let tasks = |number: u64| count(number, "task");
-    let were = if cancelled == 1 { "was" } else { "were" };
-    let (keep, end) = if left == 1 { ("keeps", "it") } else { ("keep", "them") };
+    let is = |number: u64| {
+        if number == 1 { ("was", "is", "keeps", "it") } else { ("were", "are", "keep", "them") }
+    };
+    let ((were, ..), (_, are, ..), (.., keep, them)) = (is(cancelled), is(lost), is(left));
+    let next = match lost {
+        0 => format!("the next daemon finds {them} again"),
+        // What runs elsewhere is out of its reach.
+        _ => format!("the next daemon ends {them} unless on another machine"),
+    };
+    let why = lost_because.as_ref().map(|why| clean(why));
     let parts = [
         (cancelled > 0).then(|| format!("; {} {were} cancelled", tasks(cancelled))),
-        (left > 0)
-            .then(|| format!("; {} {keep} running, and the next daemon finds {end} again", tasks(left))),
-        lost_because.as_ref().map(|why| format!("; the latest changes are lost: {}", clean(why))),
+        (left > 0).then(|| format!("; {} {keep} running, and {next}", tasks(left))),
+        why.map(|why| match lost {
+            0 => format!("; the latest changes are lost: {why}"),
+            _ => format!(
+                "; {} {are} lost unless the journal's folder is put back before the next daemon starts: {why}",
+                tasks(lost)
+            ),
+        }),
     ];
     format!("stopped{}\n", parts.into_iter().flatten().collect::<String>())
 }
 
 /// The result if the outcome for the tasks is unknown.
-const NOTHING: ShutdownResult = ShutdownResult { cancelled: 0, left: 0, lost_because: None };
+const NOTHING: ShutdownResult = ShutdownResult { cancelled: 0, left: 0, lost: 0, lost_because: None };
 
 /// Stops the daemon. Returns `None` if none is running.
 ///
@@ -203,4 +216,24 @@ fn lasts(daemon: &DaemonProcess, after: Duration) -> Failure {
         "its tasks may be using their grace period: `bgctl daemon stop --grace 0` skips it; `kill -KILL {pid}` \
          kills the daemon, and the next one ends any remaining processes"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r131_stop_promises_nothing_about_tasks_of_a_missing_journal() {
+        let kept = ShutdownResult { left: 1, ..NOTHING };
+        assert_eq!(words(&kept), "stopped; 1 task keeps running, and the next daemon finds it again\n");
+        let lost =
+            ShutdownResult { left: 2, lost: 3, lost_because: Some("it was removed".into()), ..NOTHING };
+        assert_eq!(
+            words(&lost),
+            "stopped; 2 tasks keep running, and the next daemon ends them unless on another machine; 3 tasks are lost \
+             unless the journal's folder is put back before the next daemon starts: it was removed\n"
+        );
+        let some = ShutdownResult { lost: 0, left: 0, ..lost };
+        assert_eq!(words(&some), "stopped; the latest changes are lost: it was removed\n");
+    }
 }

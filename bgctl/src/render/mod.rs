@@ -237,6 +237,7 @@ pub mod samples {
             program: None,
             tree_reason: "no cgroup v2 is mounted here".into(),
             durable: None,
+            missing_journal: None,
             limits: limits(),
             waited: Times { count: 3, sum_ms: 12, buckets: vec![bucket(3, 2), bucket(10, 3)] },
             ran: Times { count: 2, sum_ms: 2 * 86_400_000, buckets: vec![bucket(3, 0), bucket(10, 0)] },

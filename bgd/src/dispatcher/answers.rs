@@ -10,6 +10,7 @@ use bgd_shared::request::{
     BlockResult, DetachResult, GroupResult, HelloResult, InboxAckResult, InboxReadResult, Rerun, RerunResult,
     ShutdownResult, SubmitManyResult, TaskResult, TasksResult,
 };
+use bgd_shared::show;
 
 use futures_util::future::join_all;
 
@@ -114,12 +115,28 @@ impl Dispatcher {
             Reply::Owned => answer.give(&self.hello()),
             // Answered by `remove_outputs` once the outputs are gone.
             Reply::Cleared { .. } | Reply::SessionEnded { .. } => {}
-            Reply::ShutDown { cancelled, left } => {
-                let is_lost = self.durable.as_ref().is_some_and(|durable| !durable.is_written);
-                let lost_because = is_lost.then(|| self.trouble_words());
-                answer.give(&ShutdownResult { cancelled, left, lost_because });
-            }
+            Reply::ShutDown { cancelled, left } => self.answer_shutdown(answer, cancelled, left),
         }
+    }
+
+    /// Answers a shutdown, with what is lost. A worker looks for the journal, as its disk may hang; the daemon waits for
+    /// that answer.
+    fn answer_shutdown(&self, answer: Answer, cancelled: u64, left: u64) {
+        let is_lost = self.durable.as_ref().is_some_and(|durable| !durable.is_written);
+        let lost_because = is_lost.then(|| self.trouble_words());
+        let mut result = ShutdownResult { cancelled, left, lost: 0, lost_because };
+        let Some(journal) = self.durable.as_ref().and_then(|durable| durable.journal.file().cloned()) else {
+            return answer.give(&result);
+        };
+        let total = self.core.summary().total();
+        self.context.workers.later(move || {
+            // Writing to the open file may have worked until now.
+            if let Some(path) = journal.missing_path() {
+                result.lost = total;
+                result.lost_because = Some(show::missing_journal(&path.display().to_string()));
+            }
+            answer.give(&result);
+        });
     }
 
     /// Converts an error. If the task ended too early for the request, also adds the task (R66).

@@ -406,9 +406,14 @@ impl Dispatcher {
 
     /// Returns the error for a submission while the journal can't be written; `None` if it can.
     pub(super) fn unwritable(&self) -> Option<RpcError> {
-        self.durable.as_ref()?.trouble.as_ref()?;
-        let hint = "free some space, or make the disk writable again: running tasks continue, and submissions are \
-                    accepted again within a second after that";
+        let durable = self.durable.as_ref().filter(|durable| durable.trouble.is_some())?;
+        let hint = if durable.is_missing() {
+            // The reason says what to do.
+            "running tasks continue, and submissions are accepted again within a second after the folder is back"
+        } else {
+            "free some space, or make the disk writable again: running tasks continue, and submissions are accepted \
+             again within a second after that"
+        };
         Some(RpcError::new(ErrorKind::JournalUnwritable, self.trouble_words()).hint(hint))
     }
 

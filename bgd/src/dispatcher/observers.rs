@@ -2,6 +2,7 @@
 //! daemon's status.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,12 +12,14 @@ use bgd_shared::limits::SUBSCRIPTIONS;
 use bgd_shared::request::{
     DaemonStatus, InboxListResult, InboxSummary, ListResult, SubscribeParams, SubscribeResult,
 };
+use bgd_shared::show;
 use tokio::time::timeout;
 
 use super::{Dispatcher, Shape};
 use crate::client::answer::Answer;
 use crate::core::{CoreError, ListQuery, Request, Spec};
 use crate::exec::threads::workers::Workers;
+use crate::journal::JournalFile;
 use crate::notify::ExecProgram;
 use crate::wire::status::Counted;
 use crate::wire::subscribers::Filter;
@@ -111,10 +114,15 @@ impl Dispatcher {
         let (mut status, identity, workers) =
             (self.status(), self.identity.clone(), self.context.workers.clone());
         let programs = self.notifier.programs();
+        let journal = self.durable.as_ref().and_then(|durable| durable.journal.file().cloned());
+        let is_reported = self.durable.as_ref().is_some_and(|durable| durable.is_missing());
         tokio::spawn(async move {
             let (mut looked_at, looking) = (status.clone(), identity.clone());
             let look = workers.look(move || {
                 looking.look(&mut looked_at);
+                if let Some(path) = journal.as_ref().and_then(JournalFile::missing_path) {
+                    journal_is_missing(&mut looked_at, path, is_reported);
+                }
                 looked_at
             });
             let look = timeout(DISK_PATIENCE, look);
@@ -163,4 +171,16 @@ async fn program_problems(
         problems.collect::<HashMap<_, _>>()
     };
     workers.program(DISK_PATIENCE, look).await.unwrap_or_default()
+}
+
+/// Adds that the journal is not at this path, with a warning unless one about the journal `is_reported` already.
+fn journal_is_missing(status: &mut DaemonStatus, path: &Path, is_reported: bool) {
+    let path = path.display().to_string();
+    if !is_reported {
+        let is_missing = show::missing_journal(&path);
+        let warning =
+            format!("{is_missing}: unless its folder is put back, all tasks are lost with the daemon");
+        status.warnings.push(warning);
+    }
+    status.missing_journal = Some(path);
 }

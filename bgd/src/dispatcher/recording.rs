@@ -89,6 +89,8 @@ impl Durable {
         let trouble = self.trouble.as_ref().map(|why| {
             let lost = if self.is_written {
                 ""
+            } else if self.is_missing() {
+                "; all tasks are lost if the daemon ends before that"
             } else {
                 "; what changes meanwhile is lost if the daemon ends before it can be written"
             };
@@ -97,6 +99,12 @@ impl Durable {
             )
         });
         trouble.into_iter().chain(self.warning.clone()).collect()
+    }
+
+    /// Reports whether the journal can't be written because its file is not at its path.
+    pub(super) fn is_missing(&self) -> bool {
+        let is_in = |trouble: &Arc<str>| self.journal.file().is_some_and(|file| file.is_missing_in(trouble));
+        self.trouble.as_ref().is_some_and(is_in)
     }
 
     /// Notes which batches a step wrote to the journal or removed from it.

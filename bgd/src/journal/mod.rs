@@ -232,6 +232,16 @@ impl JournalFile {
         if self.is_there() { Ok(()) } else { Err(format!("the journal {}", self.missing())) }
     }
 
+    /// Returns its path if it was removed, moved or replaced, so that the next daemon will not find the tasks.
+    pub fn missing_path(&self) -> Option<&Path> {
+        self.is_gone().then_some(&self.path)
+    }
+
+    /// Reports whether the journal's trouble ([`Recorded::trouble`]) is that this file is not at its path.
+    pub fn is_missing_in(&self, trouble: &str) -> bool {
+        trouble == self.missing()
+    }
+
     fn is_there(&self) -> bool {
         self.id.is_some() && FileId::of(&self.path) == self.id
     }

@@ -103,6 +103,7 @@ impl Identity {
                 Durable::Yes => DurableStatus::Written,
                 Durable::Sync => DurableStatus::Synced,
             }),
+            missing_journal: None,
             limits: config.wire_limits(),
             waited: counted.waited,
             ran: counted.ran,

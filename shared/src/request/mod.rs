@@ -328,7 +328,11 @@ pub struct ShutdownResult {
     /// Number of tasks that a durable daemon leaves running.
     #[serde(default, skip_serializing_if = "crate::task::is_zero")]
     pub left: u64,
-    /// Why the latest changes are lost: a durable daemon could not write them to its journal.
+    /// Number of tasks that are lost with a durable daemon, because its journal is not at its path: the next daemon finds
+    /// none of them, including those left running, unless the journal's folder is put back before it starts.
+    #[serde(default, skip_serializing_if = "crate::task::is_zero")]
+    pub lost: u64,
+    /// Why the latest changes, or all tasks with `lost`, are lost: a durable daemon could not write them to its journal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_because: Option<String>,
 }

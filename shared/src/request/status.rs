@@ -65,6 +65,10 @@ pub struct DaemonStatus {
     /// Whether tasks outlive the daemon; missing if the daemon is older than this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub durable: Option<DurableStatus>,
+    /// Path of the journal of a durable daemon, if its file was removed, moved or replaced: unless its folder is put back,
+    /// all tasks are lost with the daemon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing_journal: Option<String>,
     /// The limits in effect.
     pub limits: Limits,
     /// Times from the submissions of tasks to their first start.

@@ -165,8 +165,8 @@ pub fn signal(jobs: Vec<JobId>, signal: i32) -> Vec<Argv> {
     commands(&["scancel", "--full", &format!("--signal={signal}")], jobs)
 }
 
-/// Returns the commands that stop the processes of jobs, or continue them. The signals are named, as their numbers differ
-/// between architectures, and those of the cluster count.
+/// Returns the commands that stop the processes of jobs, or continue them. The signals are named, as their numbers
+/// differ between architectures, and those of the cluster count.
 pub fn pause(jobs: Vec<JobId>, is_paused: bool) -> Vec<Argv> {
     let signal = if is_paused { "--signal=STOP" } else { "--signal=CONT" };
     commands(&["scancel", "--full", signal], jobs)

@@ -9,8 +9,9 @@ use bgd_shared::time::Timestamp;
 
 use super::{bounded, clean, clean_lines};
 
-/// Maximum number of characters to show of a question: an agent may ask for permission to write a whole file.
-pub const QUESTION_CHARS: usize = 4000;
+/// Maximum number of characters to show of a question: more than a daemon passes on, as nobody can allow what they can't
+/// read.
+pub const QUESTION_CHARS: usize = 32_000;
 
 /// Renders the question with everything needed to answer it.
 pub fn question(id: TaskId, asked: &NeedsInput, now: Timestamp) -> String {

@@ -7,12 +7,15 @@ use std::sync::Arc;
 use bgd_shared::agent::{AgentSettings, InputOption};
 use bgd_shared::consumption::PlanStep;
 use bgd_shared::limits::PROMPT_BYTES;
-use bgd_shared::text::Env;
+use bgd_shared::text::{Env, beginning};
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::consumed::{Consumed, Report};
 use super::time::{Mono, Now};
+
+/// How much of a denied question is kept, in bytes.
+const DENIED_BYTES: usize = 1024;
 
 /// How many of the agent's latest tools are kept.
 pub const LAST_TOOLS: usize = 3;
@@ -345,9 +348,10 @@ impl AgentPart {
     }
 }
 
-/// Returns the line of a question that names the command, or whatever else the agent asked to do.
+/// Returns the line of a question that names the command, or whatever else the agent asked to do; of a long one the
+/// beginning.
 pub fn first_line(question: &str) -> &str {
-    question.lines().next().unwrap_or_default()
+    beginning(question.lines().next().unwrap_or_default(), DENIED_BYTES)
 }
 
 #[cfg(test)]

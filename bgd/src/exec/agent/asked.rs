@@ -8,9 +8,11 @@ use bgd_shared::show;
 use bgd_shared::text::beginning;
 use serde_json::Value;
 
-/// The maximum length of each part, in bytes. All of them, with the answers, fit into one message of a chat service,
-/// except for Discord, whose messages contain only the beginning of a longer question.
-pub const COMMAND_BYTES: usize = 1200;
+/// The maximum length of a command, in bytes: enough for those that agents really run, as nobody can allow what they
+/// can't read. Chat services show only the beginning of a question that does not fit into their message.
+pub const COMMAND_BYTES: usize = 16 * 1024;
+
+/// The maximum length of the other parts.
 pub const CHANGE_BYTES: usize = 800;
 pub const INPUT_BYTES: usize = 300;
 pub const TITLE_BYTES: usize = 200;

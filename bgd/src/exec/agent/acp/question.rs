@@ -147,6 +147,14 @@ mod tests {
     }
 
     #[test]
+    fn question_shows_a_script_completely() {
+        let script = "echo a step of it\n".repeat(300);
+        let text = question(&json!({"title": "Run", "rawInput": {"command": script}}));
+        assert_eq!(text.lines().count(), 301, "{text}");
+        assert!(!text.contains(" bytes omitted) "), "{text}");
+    }
+
+    #[test]
     fn question_shows_the_end_of_a_long_command() {
         let command = format!("ls {}; rm -rf ~", "x".repeat(100_000));
         let text = question(&json!({"title": "List", "rawInput": {"command": command}}));
@@ -165,7 +173,7 @@ mod tests {
                 "locations": [{"path": path}], "content": [{"type": "diff", "path": path, "oldText": old, "newText": new}],
             });
             let text = question(&call);
-            prop_assert!(text.len() < 3600, "{} bytes", text.len());
+            prop_assert!(text.len() < COMMAND_BYTES + 2400, "{} bytes", text.len());
             prop_assert_eq!(text.split('\n').filter(|line| line.starts_with("title: ")).count(), 1);
             prop_assert!(text.starts_with("command: x") && text.split('\n').next_back().is_some_and(|last| last.starts_with("title: ")));
         }

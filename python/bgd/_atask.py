@@ -10,6 +10,7 @@ from ._core import DEFAULT, SILENCE, WAIT, Timeout, checked, milliseconds
 from ._failure import TaskFailed
 from ._output import Reading, is_last
 from ._requests import HasId, decoded
+from ._successor import naming
 
 if TYPE_CHECKING:
     from ._aclient import AsyncClient
@@ -42,8 +43,8 @@ class AsyncTask(HasId):
         """Its exit code as `bgctl run` has it. None if it had not ended when it was last heard of.
 
         That is the command's own, 128 + the signal that ended it, or 124 if it exceeded its time limit. If it failed to
-        start: 127 if there is no such program, 126 if that can't be executed, and 70 for any other reason, such as a
-        missing folder. 70 also if its code is unknown; 1 if it was cancelled before it started, or was cancelled or
+        start: 127 if there is no such program, 126 if that can't be executed or its folder can't be entered, and 70 for
+        any other reason. 70 also if its code is unknown; 1 if it was cancelled before it started, or was cancelled or
         failed although it exited with 0. An agent's task has 0 if it completed, else 1.
 
         `bgctl block --exit-code` differs: it has 1 for all that never started, and where the code is unknown.
@@ -76,25 +77,27 @@ class AsyncTask(HasId):
         self, offset: int = 0, *, stream: Optional[types.Stream] = None, timeout: Optional[float] = SILENCE
     ) -> AsyncIterator[bytes]:
         """Returns its output in parts of at most 256 KiB, as it is written, until it has ended. Raises Timeout after so
-        many seconds without more of it. If its file is truncated meanwhile, it goes on from the file's beginning."""
+        many seconds without more of it. If its file is truncated meanwhile, it goes on from the file's beginning. It
+        also goes on with the next daemon after a durable one was killed."""
         checked(timeout)
         reading = Reading(offset, stream)
-        async with self.client.events(ids=[self.id], timeout=timeout) as events:
-            await events.connect()
-            while True:
-                async for result in self._results(reading, DEFAULT):
-                    task = self.info = result["task"]
-                    if result["data"]:
-                        yield decoded(result["data"], result["encoding"])
-                    if result["eof"]:
-                        return
-                    if _requests.has_ended(task):
-                        # Others of its processes may write on, which is not waited for.
-                        async for part in self._parts(reading, DEFAULT):
-                            if part:
-                                yield part
-                        return
-                await events.__anext__()
+        with naming([self.id]):
+            async with self.client.events(ids=[self.id], timeout=timeout) as events:
+                await events.connect()
+                while True:
+                    async for result in self._results(reading, DEFAULT):
+                        task = self.info = result["task"]
+                        if result["data"]:
+                            yield decoded(result["data"], result["encoding"])
+                        if result["eof"]:
+                            return
+                        if _requests.has_ended(task):
+                            # Others of its processes may write on, which is not waited for.
+                            async for part in self._parts(reading, DEFAULT):
+                                if part:
+                                    yield part
+                            return
+                    await events.__anext__()
 
     async def _parts(self, reading: Reading, timeout: Timeout) -> AsyncIterator[bytes]:
         """Returns the parts up to the end as it is now: the task may write faster than this can read."""

@@ -349,9 +349,19 @@ def exit_code(task: types.Task) -> Optional[int]:
     if exit:
         return 70
     if task["status"] == "failed" and "agent" not in task:
-        failure = task.get("failure")
-        return failure.get("code", 70) if failure and failure["kind"] == "spawn" else 70
+        return _code_of_unstarted(task.get("failure"))
     return 0 if task["status"] == "completed" else 1
+
+
+NO_FOLDER = "cannot enter the folder "
+"""Begins the message about a task that did not start because of its folder."""
+
+
+def _code_of_unstarted(failure: Optional[types.Failure]) -> int:
+    if failure is None or failure["kind"] != "spawn":
+        return 70
+    # `code` is only about the program. `bgctl run` looks at the folder itself before it submits.
+    return failure.get("code") or (126 if failure["message"].startswith(NO_FOLDER) else 70)
 
 
 PART_BYTES = 256 * 1024

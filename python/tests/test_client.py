@@ -277,15 +277,29 @@ class Tasks(Case):
             self.client.submit(["no-such-program"]),
             self.client.submit([plain]),
             self.client.submit(["true"], cwd=plain),
+            self.client.submit(["true"], cwd=self.daemon.folder / "missing"),
             self.client.submit(["sleep", "1000"], time_limit=0.05),
             self.client.submit(shell="kill -9 $$"),
             self.client.submit(shell="exit 5"),
         ]
         self.client.wait(tasks, timeout=PATIENCE)
-        self.assertEqual([task.exit_code for task in tasks], [127, 126, 70, 124, 128 + signal.SIGKILL, 5])
+        self.assertEqual([task.exit_code for task in tasks], [127, 126, 126, 126, 124, 137, 5])
+        runs: list[list[str]] = [
+            ["no-such-program"],
+            [str(plain)],
+            ["--cwd", str(plain), "--", "true"],
+            ["--cwd", f"{plain}.missing", "--", "true"],
+            ["--time-limit", "50ms", "--", "sleep", "1000"],
+            ["--shell", "kill -9 $$"],
+            ["--shell", "exit 5"],
+        ]
+        for run, task in zip(runs, tasks):
+            line = ["bgctl", "run", *run]
+            ended = subprocess.run(line, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=PATIENCE)
+            self.assertEqual(ended.returncode, task.exit_code, run)
         blocks = [["bgctl", "block", "--exit-code", task.id] for task in [held, *tasks]]
         codes = [subprocess.run(line, stdout=subprocess.DEVNULL, timeout=PATIENCE).returncode for line in blocks]
-        self.assertEqual(codes, [1, 1, 1, 1, 124, 128 + signal.SIGKILL, 5])
+        self.assertEqual(codes, [1, 1, 1, 1, 1, 124, 128 + signal.SIGKILL, 5])
 
     def test_tasks_are_cancelled_signalled_and_cleared(self) -> None:
         task = self.client.submit(["sleep", "1000"])

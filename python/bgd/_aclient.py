@@ -13,7 +13,6 @@ from ._aconnection import AsyncConnection
 from ._aevents import AsyncEventStream
 from ._atask import AsyncTask
 from ._client import PAGE, Batch, Completed
-from ._connection import NotSent
 from ._core import (
     CALL,
     DEFAULT,
@@ -28,12 +27,13 @@ from ._core import (
     of_one_daemon,
     present,
 )
-from ._failure import ConnectionLost, UsageError
+from ._failure import ConnectionLost, NoDaemon, UsageError
 from ._handoff import AsyncioHandoff, HandedOver, Handoff, PopenHandoff, Process
 from ._methods import AsyncMethods
 from ._requests import Conditions, References, Stream, Text, listed, reference, references, update
 from ._socket import PAUSES
 from ._streams import OnRestart, Place
+from ._successor import Repeats, naming, stopped
 
 
 class AsyncClient(AsyncMethods):
@@ -42,7 +42,8 @@ class AsyncClient(AsyncMethods):
     that have `sock_recv`; a handoff of an asyncio process only with the standard ones.
 
     It connects when it is first used, and again after the connection was lost; a call that was in progress then raises
-    ConnectionLost, as it may have been carried out. If no daemon is running it starts one by `bgctl daemon start`, with
+    ConnectionLost, as it may have been carried out. If a durable daemon was killed, calls that wait or only read go on
+    with the next one, which has the same tasks. If no daemon is running it starts one by `bgctl daemon start`, with
     the bgctl that came with this package, else the one in PATH.
 
         async with bgd.AsyncClient() as client:
@@ -155,15 +156,35 @@ class AsyncClient(AsyncMethods):
             return await over.call(method, sent, fds, limit)
         if not nullable:
             sent = self._numbers.completed(method, sent)
-        try:
-            result = await (await self._connected()).call(method, sent, fds, limit)
-        except NotSent:
-            # The daemon has closed the connection since the last call, for example because it ended.
-            result = await (await self._connected()).call(method, sent, fds, limit)
+        repeats = Repeats(self.path, method, sent)
+        connection = await self._connected()
+        while True:
+            try:
+                result = await connection.call(method, repeats.params(), fds, limit)
+                break
+            except ConnectionLost as error:
+                connection = await self._next(repeats, error, connection)
         self._numbers.learn(method, sent, result)
         return result
 
-    async def _connected(self) -> AsyncConnection:
+    async def _next(self, repeats: Repeats, error: ConnectionLost, lost: AsyncConnection) -> AsyncConnection:
+        """Connects to the daemon to which a call is made again after this connection was lost, or raises the error."""
+        if self._is_closed:
+            raise error
+        starts = repeats.lost(error, lost.instance)
+        for pause in PAUSES:
+            try:
+                connection = await self._connected(starts)
+            except NoDaemon:
+                if not repeats.seeks or (starts and self._starts):
+                    raise
+                await asyncio.sleep(pause)
+            else:
+                repeats.meets(connection.instance, error)
+                return connection
+        raise stopped() from error
+
+    async def _connected(self, starts: bool = True) -> AsyncConnection:
         if self._lock is None:
             # Made here: up to Python 3.9 a lock belongs to the loop that was current when it was made.
             self._lock = asyncio.Lock()
@@ -174,12 +195,12 @@ class AsyncClient(AsyncMethods):
                 if self._connection is not None:
                     await self._connection.close()
                     self._connection = None
-                self._connection, self._hello = await self._wanted(self._owns)
+                self._connection, self._hello = await self._wanted(self._owns, starts)
             return self._connection
 
-    async def _wanted(self, owns: bool) -> tuple[AsyncConnection, types.HelloResult]:
+    async def _wanted(self, owns: bool, starts: bool = True) -> tuple[AsyncConnection, types.HelloResult]:
         """Makes a connection, unless the client is closed in the meantime."""
-        connection, hello = await self._open(self._starts, owns)
+        connection, hello = await self._open(self._starts and starts, owns)
         if self._is_closed:
             await connection.close()
             raise ConnectionLost("the client was closed")
@@ -224,6 +245,7 @@ class AsyncClient(AsyncMethods):
         try:
             hello: types.HelloResult = await connection.call("hello", params, timeout=2 * constants.BUSY)
             connection.core.frame_bytes = hello["limits"]["frame_bytes"]
+            connection.instance = hello["instance"]
         except BaseException:
             await connection.close()
             raise
@@ -386,13 +408,16 @@ class AsyncClient(AsyncMethods):
         timeout: Optional[float] = WAIT,
         check: bool = False,
     ) -> Completed:
-        """Submits a command, waits for its end, and returns its output. Raises Timeout after `timeout` seconds, whose
-        `active` has the id; the task goes on. With `check`, raises TaskFailed unless it completed."""
+        """Submits a command, waits for its end, and returns its output. Raises Timeout after `timeout` seconds, or
+        ConnectionLost if the daemon ends meanwhile; `active` of either has the id, and after Timeout the task goes on.
+        With `check`, raises TaskFailed unless it completed."""
         task = await self.submit(argv, shell=shell, description=description, cwd=cwd, env=env, time_limit=time_limit, tags=tags)
-        await task.wait(timeout=timeout, check=check)
+        with naming([task.id]):
+            await task.wait(timeout=timeout, check=check)
+            output = await task.output()
         code = task.exit_code
         assert code is not None
-        return Completed(task.info, code, await task.output())
+        return Completed(task.info, code, output)
 
     async def task(self, id: str, *, timeout: Timeout = DEFAULT) -> AsyncTask:
         """Returns a task by its id, or by a unique prefix of at least 4 characters. Raises TaskNotFound or AmbiguousId,
@@ -440,10 +465,11 @@ class AsyncClient(AsyncMethods):
         waited = references("tasks", tasks)
         ids = [reference(one) for one in waited]
         most = milliseconds("timeout", checked(timeout))
-        frame_bytes = (await self.connect())["limits"]["frame_bytes"]
         results = []
-        for part, timeout_ms in _requests.block_parts(ids, frame_bytes, mode, most):
-            results.append(await self.task_block(ids=part, mode=mode, until=until, timeout_ms=timeout_ms))
+        with naming(ids):
+            frame_bytes = (await self.connect())["limits"]["frame_bytes"]
+            for part, timeout_ms in _requests.block_parts(ids, frame_bytes, mode, most):
+                results.append(await self.task_block(ids=part, mode=mode, until=until, timeout_ms=timeout_ms))
         result = _requests.joined(results)
         update(waited, result["tasks"])
         return result
@@ -477,8 +503,9 @@ class AsyncClient(AsyncMethods):
         since: A cursor (`EventStream.cursor`), or 0 for all events still in the daemon's history. Default: only new ones.
         ids: Only events of these tasks, or of a single one. session: Only events of this session.
         timeout: Most seconds to wait for the next event; then Timeout is raised, and the next call goes on.
-        on_restart: What to do when the daemon has ended: "raise" OtherInstance or NoDaemon, or "continue" with the
-            first event of the next daemon, after an item of kind `restarted`.
+        on_restart: What to do when the daemon has ended with its tasks: "raise" OtherInstance or NoDaemon, or "continue"
+            with the first event of the next daemon, after an item of kind `restarted`. After a durable daemon was
+            killed, it goes on with the next one in either case; after it was stopped, it waits for it with "continue".
         """
         return AsyncEventStream(self, Place(ids, session, since, on_restart), timeout)
 

@@ -11,14 +11,16 @@ from ._connection import after, now
 from ._core import checked, present
 from ._failure import BgdError, ConnectionLost, NoDaemon, Timeout
 from ._socket import PAUSES
-from ._streams import ENDED_HINT, Item, Place
+from ._streams import Item, Place
+from ._successor import Tries, is_left, no_daemon
 
 if TYPE_CHECKING:
     from ._aclient import AsyncClient
 
 
 class AsyncEventStream(AsyncIterator[Item]):
-    """Events in order, without gaps that it does not tell about. It connects again by itself while the same daemon runs.
+    """Events in order, without gaps that it does not tell about. It connects again by itself while the same daemon runs,
+    and goes on with the next one after a durable one was killed, which it starts if nobody else does.
     Not for several coroutines at once."""
 
     def __init__(self, client: AsyncClient, place: Place, timeout: Optional[float]) -> None:
@@ -28,6 +30,7 @@ class AsyncEventStream(AsyncIterator[Item]):
         self._place = place
         self._connection: Optional[AsyncConnection] = None
         self._pending: list[Item] = []
+        self._tries = Tries()
         self._has_begun = False
         self._is_closed = False
 
@@ -80,18 +83,17 @@ class AsyncEventStream(AsyncIterator[Item]):
         while (connection := self._connection) is None:
             if self._is_closed:
                 raise ConnectionLost("the stream was closed")
+            starts = self._client._starts and self._may_start()
             try:
-                await self._subscribe()
+                await self._subscribe(starts)
             except (NoDaemon, ConnectionLost) as error:
-                if not self._has_begun:
+                if not self._has_begun or (starts and isinstance(error, NoDaemon)):
                     raise
                 await self._pause(pauses, deadline, error)
                 pauses += 1
         return connection
 
-    async def _subscribe(self) -> None:
-        # Whoever has ended a daemon does not want this to start another one.
-        starts = self._client._starts and not self._has_begun
+    async def _subscribe(self, starts: bool) -> None:
         connection, hello = await self._client._open(starts, owns=False, streams=True)
         try:
             news = self._place.meets(hello["instance"])
@@ -106,6 +108,10 @@ class AsyncEventStream(AsyncIterator[Item]):
         if self._is_closed:
             # Meanwhile, by another coroutine, which has not seen this connection.
             await self._drop()
+
+    def _may_start(self) -> bool:
+        """Whether a daemon may be started: whoever has stopped one does not want this to start another one."""
+        return not self._has_begun or (is_left(self._client.path) and self._tries.may_try())
 
     async def _begin(self, connection: AsyncConnection) -> None:
         steps = self._place.subscribing()
@@ -125,7 +131,7 @@ class AsyncEventStream(AsyncIterator[Item]):
         """Gives a daemon a moment to be there again: a few seconds, or up to the deadline to go on with another one."""
         waits = self._place.on_restart == "continue"
         if not waits and pauses > len(PAUSES):
-            raise NoDaemon("the daemon has ended", ENDED_HINT) from error
+            raise no_daemon(self._client.path) from error
         if waits and deadline is not None and deadline <= now():
             raise Timeout("no daemon came back within the timeout") from error
         await asyncio.sleep(PAUSES[min(pauses, len(PAUSES) - 1)])

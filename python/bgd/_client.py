@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Optional, Union
 
 from . import _constants as constants
 from . import _requests, _socket, types
-from ._connection import Connection, NotSent, after
+from ._connection import Connection, after
 from ._core import (
     CALL,
     DEFAULT,
@@ -28,12 +28,13 @@ from ._core import (
     present,
 )
 from ._events import EventStream
-from ._failure import ConnectionLost, UsageError
+from ._failure import ConnectionLost, NoDaemon, UsageError
 from ._handoff import HandedOver, PopenHandoff, Process
 from ._methods import Methods
 from ._requests import Conditions, References, Stream, Text, listed, reference, references, update
 from ._socket import PAUSES
 from ._streams import OnRestart, Place
+from ._successor import Repeats, naming, stopped
 from ._task import Task
 
 PAGE = 1000
@@ -68,7 +69,8 @@ class Client(Methods):
     connection. After a fork the child makes a connection of its own.
 
     It connects when it is first used, and again after the connection was lost; a call that was in progress then raises
-    ConnectionLost, as it may have been carried out. If no daemon is running it starts one by `bgctl daemon start`, with
+    ConnectionLost, as it may have been carried out. If a durable daemon was killed, calls that wait or only read go on
+    with the next one, which has the same tasks. If no daemon is running it starts one by `bgctl daemon start`, with
     the bgctl that came with this package, else the one in PATH.
 
         with bgd.Client() as client:
@@ -182,13 +184,33 @@ class Client(Methods):
             return over.call(method, sent, fds, after(limit))
         if not nullable:
             sent = self._numbers.completed(method, sent)
-        try:
-            result = self._connected().call(method, sent, fds, after(limit))
-        except NotSent:
-            # The daemon has closed the connection since the last call, for example because it ended.
-            result = self._connected().call(method, sent, fds, after(limit))
+        repeats = Repeats(self.path, method, sent)
+        connection = self._connected()
+        while True:
+            try:
+                result = connection.call(method, repeats.params(), fds, after(limit))
+                break
+            except ConnectionLost as error:
+                connection = self._next(repeats, error, connection)
         self._numbers.learn(method, sent, result)
         return result
+
+    def _next(self, repeats: Repeats, error: ConnectionLost, lost: Connection) -> Connection:
+        """Connects to the daemon to which a call is made again after this connection was lost, or raises the error."""
+        if self._is_closed:
+            raise error
+        starts = repeats.lost(error, lost.instance)
+        for pause in PAUSES:
+            try:
+                connection = self._connected(starts)
+            except NoDaemon:
+                if not repeats.seeks or (starts and self._starts):
+                    raise
+                time.sleep(pause)
+            else:
+                repeats.meets(connection.instance, error)
+                return connection
+        raise stopped() from error
 
     def _leave_to_parent(self) -> None:
         """In a process that was forked, leaves the connections to the other one, and the lock to its threads."""
@@ -203,7 +225,7 @@ class Client(Methods):
         for connection in inherited:
             connection.forget()
 
-    def _connected(self) -> Connection:
+    def _connected(self, starts: bool = True) -> Connection:
         self._leave_to_parent()
         with self._lock:
             if self._is_closed:
@@ -214,7 +236,7 @@ class Client(Methods):
                     self._connection.close()
                     self._connection = None
             if self._connection is None:
-                self._connection, self._hello = self._open(self._starts, self._owns)
+                self._connection, self._hello = self._open(self._starts and starts, self._owns)
             return self._connection
 
     def _another(self) -> Connection:
@@ -255,6 +277,7 @@ class Client(Methods):
         try:
             hello: types.HelloResult = connection.call("hello", params, deadline=after(2 * constants.BUSY))
             connection.core.frame_bytes = hello["limits"]["frame_bytes"]
+            connection.instance = hello["instance"]
         except BaseException:
             connection.close()
             raise
@@ -417,13 +440,16 @@ class Client(Methods):
         timeout: Optional[float] = WAIT,
         check: bool = False,
     ) -> Completed:
-        """Submits a command, waits for its end, and returns its output. Raises Timeout after `timeout` seconds, whose
-        `active` has the id; the task goes on. With `check`, raises TaskFailed unless it completed."""
+        """Submits a command, waits for its end, and returns its output. Raises Timeout after `timeout` seconds, or
+        ConnectionLost if the daemon ends meanwhile; `active` of either has the id, and after Timeout the task goes on.
+        With `check`, raises TaskFailed unless it completed."""
         task = self.submit(argv, shell=shell, description=description, cwd=cwd, env=env, time_limit=time_limit, tags=tags)
-        task.wait(timeout=timeout, check=check)
+        with naming([task.id]):
+            task.wait(timeout=timeout, check=check)
+            output = task.output()
         code = task.exit_code
         assert code is not None
-        return Completed(task.info, code, task.output())
+        return Completed(task.info, code, output)
 
     def task(self, id: str, *, timeout: Timeout = DEFAULT) -> Task:
         """Returns a task by its id, or by a unique prefix of at least 4 characters. Raises TaskNotFound or AmbiguousId,
@@ -471,10 +497,11 @@ class Client(Methods):
         waited = references("tasks", tasks)
         ids = [reference(one) for one in waited]
         most = milliseconds("timeout", checked(timeout))
-        frame_bytes = self.connect()["limits"]["frame_bytes"]
         results = []
-        for part, timeout_ms in _requests.block_parts(ids, frame_bytes, mode, most):
-            results.append(self.task_block(ids=part, mode=mode, until=until, timeout_ms=timeout_ms))
+        with naming(ids):
+            frame_bytes = self.connect()["limits"]["frame_bytes"]
+            for part, timeout_ms in _requests.block_parts(ids, frame_bytes, mode, most):
+                results.append(self.task_block(ids=part, mode=mode, until=until, timeout_ms=timeout_ms))
         result = _requests.joined(results)
         update(waited, result["tasks"])
         return result
@@ -508,8 +535,9 @@ class Client(Methods):
         since: A cursor (`EventStream.cursor`), or 0 for all events still in the daemon's history. Default: only new ones.
         ids: Only events of these tasks, or of a single one. session: Only events of this session.
         timeout: Most seconds to wait for the next event; then Timeout is raised, and the next call goes on.
-        on_restart: What to do when the daemon has ended: "raise" OtherInstance or NoDaemon, or "continue" with the
-            first event of the next daemon, after an item of kind `restarted`.
+        on_restart: What to do when the daemon has ended with its tasks: "raise" OtherInstance or NoDaemon, or "continue"
+            with the first event of the next daemon, after an item of kind `restarted`. After a durable daemon was
+            killed, it goes on with the next one in either case; after it was stopped, it waits for it with "continue".
         """
         return EventStream(self, Place(ids, session, since, on_restart), timeout)
 

@@ -49,6 +49,8 @@ class Connection:
 
     def __init__(self, stream: socket.socket, path: str) -> None:
         self.core = Core()
+        self.instance: Optional[str] = None
+        """The daemon, once it has introduced itself."""
         self.dropped = 0
         """Number of notifications that were dropped because nobody took them."""
         self._socket = stream

@@ -11,14 +11,16 @@ from ._connection import Connection, after, now
 from ._core import checked, present
 from ._failure import BgdError, ConnectionLost, NoDaemon, Timeout
 from ._socket import PAUSES
-from ._streams import ENDED_HINT, Item, Place
+from ._streams import Item, Place
+from ._successor import Tries, is_left, no_daemon
 
 if TYPE_CHECKING:
     from ._client import Client
 
 
 class EventStream(Iterator[Item]):
-    """Events in order, without gaps that it does not tell about. It connects again by itself while the same daemon runs.
+    """Events in order, without gaps that it does not tell about. It connects again by itself while the same daemon runs,
+    and goes on with the next one after a durable one was killed, which it starts if nobody else does.
     Not for several threads at once."""
 
     def __init__(self, client: Client, place: Place, timeout: Optional[float]) -> None:
@@ -28,6 +30,7 @@ class EventStream(Iterator[Item]):
         self._place = place
         self._connection: Optional[Connection] = None
         self._pending: list[Item] = []
+        self._tries = Tries()
         self._process = os.getpid()
         self._has_begun = False
         self._is_closed = False
@@ -83,18 +86,17 @@ class EventStream(Iterator[Item]):
         while (connection := self._connection) is None:
             if self._is_closed:
                 raise ConnectionLost("the stream was closed")
+            starts = self._client._starts and self._may_start()
             try:
-                self._subscribe()
+                self._subscribe(starts)
             except (NoDaemon, ConnectionLost) as error:
-                if not self._has_begun:
+                if not self._has_begun or (starts and isinstance(error, NoDaemon)):
                     raise
                 self._pause(pauses, deadline, error)
                 pauses += 1
         return connection
 
-    def _subscribe(self) -> None:
-        # Whoever has ended a daemon does not want this to start another one.
-        starts = self._client._starts and not self._has_begun
+    def _subscribe(self, starts: bool) -> None:
         connection, hello = self._client._open(starts, owns=False)
         try:
             news = self._place.meets(hello["instance"])
@@ -109,6 +111,10 @@ class EventStream(Iterator[Item]):
         if self._is_closed:
             # Meanwhile, by another thread, which has not seen this connection.
             self._drop()
+
+    def _may_start(self) -> bool:
+        """Whether a daemon may be started: whoever has stopped one does not want this to start another one."""
+        return not self._has_begun or (is_left(self._client.path) and self._tries.may_try())
 
     def _begin(self, connection: Connection) -> None:
         deadline = after(self._client.timeout)
@@ -129,7 +135,7 @@ class EventStream(Iterator[Item]):
         """Gives a daemon a moment to be there again: a few seconds, or up to the deadline to go on with another one."""
         waits = self._place.on_restart == "continue"
         if not waits and pauses > len(PAUSES):
-            raise NoDaemon("the daemon has ended", ENDED_HINT) from error
+            raise no_daemon(self._client.path) from error
         if waits and deadline is not None and deadline <= now():
             raise Timeout("no daemon came back within the timeout") from error
         time.sleep(PAUSES[min(pauses, len(PAUSES) - 1)])

@@ -29,6 +29,8 @@ class BgdError(Exception):
         """What is wrong, in a sentence."""
         self.hint = hint
         """What to do about it; None if there is nothing to say."""
+        self.active: list[str] = []
+        """Ids of the tasks that were waited for and may not have ended, if a wait timed out or lost its daemon."""
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
@@ -137,7 +139,6 @@ class Timeout(BgdError, TimeoutError):
     def __init__(self, message: str, hint: Optional[str] = None, active: Sequence[str] = ()) -> None:
         super().__init__(message, hint)
         self.active = list(active)
-        """Ids of the tasks that were waited for and have not ended."""
 
 
 class TaskFailed(BgdError):

@@ -30,6 +30,9 @@ START = 2 * constants.BUSY + 15.0
 PAUSES = [0.01 * 2**times for times in range(8)]
 """Pauses between two looks for a daemon that is starting or ending, in seconds: 2.5 in all."""
 
+NOTE_BYTES = 16 * 1024
+"""Most bytes of a daemon's note beside its socket."""
+
 ABSENT = (errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET)
 
 
@@ -147,11 +150,21 @@ def holder(path: str) -> tuple[Optional[int], str]:
         with open(f"{path}.lock", "rb") as lock:
             query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
             kind, _, _, _, pid = struct.unpack("hhqqi4x", fcntl.fcntl(lock, fcntl.F_GETLK, query))
-            note = json.loads(lock.read(16 * 1024) or b"{}")
+            note = json.loads(lock.read(NOTE_BYTES) or b"{}")
     except (OSError, ValueError, struct.error):
         return None, "ready"
     phase = note.get("phase") if isinstance(note, dict) else None
     return (pid if kind != fcntl.F_UNLCK and pid > 0 else None), str(phase or "ready")
+
+
+def note(path: str) -> dict[str, Any]:
+    """Returns what the daemon at a socket, or the last one there, has noted about itself; empty if there is nothing."""
+    try:
+        with open(f"{path}.lock", "rb") as lock:
+            found = json.loads(lock.read(NOTE_BYTES))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def state(pid: int) -> str:

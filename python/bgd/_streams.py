@@ -22,9 +22,6 @@ class Restarted(TypedDict):
     """The daemon that is running now."""
 
 
-ENDED_HINT = "if it was durable, go on with `events(since=stream.cursor)`; otherwise its tasks and events are lost"
-"""What to do when no daemon comes back."""
-
 ID_DIGITS = 32
 """Hexadecimal digits of a complete id."""
 

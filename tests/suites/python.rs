@@ -52,6 +52,11 @@ fn r170_python_clients_handle_missing_ended_and_silent_daemons() {
 }
 
 #[test]
+fn r170_python_clients_continue_with_the_next_durable_daemon() {
+    passes("test_durable");
+}
+
+#[test]
 fn r170_python_clients_hand_over_children_without_losing_a_byte() {
     passes("test_handoff");
 }

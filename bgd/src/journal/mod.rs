@@ -234,7 +234,7 @@ impl JournalFile {
 
     /// Returns its path if it was removed, moved or replaced, so that the next daemon will not find the tasks.
     pub fn missing_path(&self) -> Option<&Path> {
-        self.is_gone().then_some(&self.path)
+        self.is_gone().then_some(self.path.as_path())
     }
 
     /// Reports whether the journal's trouble ([`Recorded::trouble`]) is that this file is not at its path.

@@ -503,9 +503,9 @@ class AsyncClient(AsyncMethods):
         since: A cursor (`EventStream.cursor`), or 0 for all events still in the daemon's history. Default: only new ones.
         ids: Only events of these tasks, or of a single one. session: Only events of this session.
         timeout: Most seconds to wait for the next event; then Timeout is raised, and the next call goes on.
-        on_restart: What to do when the daemon has ended with its tasks: "raise" OtherInstance or NoDaemon, or "continue"
-            with the first event of the next daemon, after an item of kind `restarted`. After a durable daemon was
-            killed, it goes on with the next one in either case; after it was stopped, it waits for it with "continue".
+        on_restart: What to do when the daemon has ended with its tasks: "raise" OtherInstance or NoDaemon, or
+            "continue" with the first event of the next daemon, after an item of kind `restarted`. After a durable
+            daemon was killed, it goes on with the next one either way; after a stop, only "continue" waits for it.
         """
         return AsyncEventStream(self, Place(ids, session, since, on_restart), timeout)
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 class AsyncEventStream(AsyncIterator[Item]):
-    """Events in order, without gaps that it does not tell about. It connects again by itself while the same daemon runs,
-    and goes on with the next one after a durable one was killed, which it starts if nobody else does.
+    """Events in order, without gaps that it does not tell about. It connects again by itself while the same daemon
+    runs, and goes on with the next one after a durable one was killed, which it starts if nobody else does.
     Not for several coroutines at once."""
 
     def __init__(self, client: AsyncClient, place: Place, timeout: Optional[float]) -> None:

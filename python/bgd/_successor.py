@@ -117,7 +117,7 @@ class Repeats:
         return is_left(self._path)
 
     def meets(self, instance: Optional[str], error: ConnectionLost) -> None:
-        """Compares the daemon that is running now with the one that was lost. Raises the error if it has other tasks."""
+        """Compares the daemon that is running now with the one that was lost. Raises the error if its tasks differ."""
         if self._instance not in (None, instance):
             raise error
 

@@ -222,7 +222,8 @@ fn success(mut answer: ToolAnswer, news: Outgoing) -> CallToolResult {
         }
     }
     if let Some(where_it_is) = other_output(&answer, &reported) {
-        answer.next = format!("{where_it_is} {}", answer.next).trim_end().to_owned();
+        let next = [where_it_is, std::mem::take(&mut answer.next)];
+        answer.next = next.join(" ").trim_end().into();
     }
     let head = Head {
         message: answer.opening.clone(),

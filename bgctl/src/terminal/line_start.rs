@@ -9,7 +9,8 @@ use vte::{Params, Parser, Perform};
 #[derive(Default)]
 pub struct LineStart {
     titles: TitleFilter,
-    parser: Parser,
+    /// Boxed, as it has a large buffer.
+    parser: Box<Parser>,
     cursor: Cursor,
 }
 

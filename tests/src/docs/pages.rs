@@ -150,9 +150,10 @@ const BGD: &str = "`bgd` runs tasks for one user and is controlled over a Unix s
     bgctl(1) when needed, by a service manager, or by hand. A lock file next to the socket ensures that only one \
     daemon runs per socket.";
 
-const LIFE: &str = "All tasks are held in the daemon's memory and end with it: the daemon ends all processes before it \
-    exits. If a daemon is killed, the next one ends its remaining processes and removes its files before it answers \
-    any request.";
+const LIFE: &str = "Unless `durable` is set, all tasks are held in the daemon's memory and end with it: the daemon \
+    ends all processes before it exits. If such a daemon is killed, the next one ends its remaining processes and \
+    removes its files before it answers any request. With `durable = true`, tasks outlive the daemon, whether it is \
+    stopped or killed, and the next one continues them: see bgd-guarantees(7).";
 
 const WORK: &str = "A task runs with the environment, folder, umask and resource limits of the caller that \
     submitted it, and with empty standard input by default. It writes its output directly to a file, not through the \
@@ -216,8 +217,9 @@ pub fn bgd() -> String {
     page += &entries(&[
         (
             "SIGTERM, SIGINT",
-            "Cancel every task, with a grace period of `grace.cancel`, and stop the daemon when all have ended. \
-             A second signal kills them at once, and stops the daemon within 2 s.",
+            "Cancel every task, with a grace period of `grace.cancel`, and stop the daemon when all have ended. A \
+             durable daemon cancels only foreground jobs and leaves the rest to the next one. A second signal kills at \
+             once what is being cancelled, and stops the daemon within 2 s.",
         ),
         ("SIGHUP", "Reloads the configuration, like `bgctl daemon reload`."),
         (

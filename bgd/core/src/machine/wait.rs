@@ -33,13 +33,19 @@ impl Core {
     /// Waits for tasks. If some of them are still to be added, the wait begins once they are: until then, those that
     /// are there may all have ended.
     pub(super) fn block(&mut self, now: Now, block: Block) -> Result<(), CoreError> {
-        let is_meant = self.means_entering(&block.which)?;
-        if let Some(entering) = self.batches.entering.iter().rfind(|entering| is_meant(entering)) {
-            let batch = entering.batch;
-            self.postponed.push((batch, block));
-            return Ok(());
+        match self.last_entering(&block.which)? {
+            Some(batch) => {
+                self.postponed.push((batch, block));
+                Ok(())
+            }
+            None => self.begin_block(now, block),
         }
-        self.begin_block(now, block)
+    }
+
+    /// Returns the last batch of which a selection includes tasks that are still to be added.
+    fn last_entering(&self, which: &Selection) -> Result<Option<TaskId>, CoreError> {
+        let is_meant = self.means_entering(which)?;
+        Ok(self.batches.entering.iter().rfind(|entering| is_meant(entering)).map(|entering| entering.batch))
     }
 
     /// Begins the waits whose tasks have all been added meanwhile. A batch that came later holds up none.

@@ -12,10 +12,6 @@ const ON_AT_FIRST: [u16; 2] = [7, 25];
 /// visible one.
 const USUAL_CURSOR: u16 = 34;
 
-/// The only other mode that is on initially: the cursor is as visible as usual. tmux and screen switch it off for a very
-/// visible one.
-const USUAL_CURSOR: u16 = 34;
-
 /// Private modes that are tracked elsewhere or can't be switched back: VT52, 132 columns, and the position of the
 /// cursor.
 const NOT_FOLLOWED: [u16; 4] = [2, 3, 40, 1048];

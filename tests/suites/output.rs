@@ -453,6 +453,29 @@ fn empty_output_is_explained_on_a_terminal_only() {
 }
 
 #[test]
+fn output_neither_queries_a_terminal_nor_changes_its_modes() {
+    const LEFT_OUT: &str =
+        "bgctl: the screen of a full-screen program is left out; a pipe or a file gets every byte\n";
+    let daemon = TestDaemon::start();
+    let line = r"printf 'o\033[31mn\033[me\033[6n\033[?1000h\033[?1049hfull\033[?1049l\ntw\033[Do\n'";
+    let id = ended(&daemon, line);
+    let all = "o\x1b[31mn\x1b[me\x1b[6n\x1b[?1000h\x1b[?1049hfull\x1b[?1049l\ntw\x1b[Do\n";
+    assert_eq!(daemon.run(&["output", &id.to_string()]).success().stdout_text(), all);
+    let mut shell = Terminal::shell(&daemon);
+    for options in ["", "--follow", "--tail 9", "--result"] {
+        shell.clear();
+        shell.type_line(&format!("bgctl output {options} {id}"));
+        shell.wait_text(LEFT_OUT);
+        shell.wait_text("one\nto\n");
+        shell.wait_prompt();
+    }
+    let shown = String::from_utf8_lossy(&shell.shown()).into_owned();
+    for sequence in ["\x1b[6n", "\x1b[?1000h", "\x1b[?1049h", "full\x1b"] {
+        assert!(!shown.contains(sequence), "{sequence:?}: {shell:?}");
+    }
+}
+
+#[test]
 fn r113_selected_tasks_without_the_requested_output_are_left_out() {
     let daemon = TestDaemon::start();
     let submit = |args: &[&str]| -> TaskId {

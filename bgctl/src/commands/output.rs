@@ -1,4 +1,4 @@
-//! `output`: prints the bytes that a task wrote, verbatim.
+//! `output`: prints the bytes that a task wrote, verbatim except on a terminal.
 //!
 //! Asks the daemon where the file is, which also records that the output was retrieved. The bytes then go from the
 //! file to standard output without passing through the daemon.
@@ -22,6 +22,7 @@ use crate::link::Listener;
 use crate::output::copy::{Copier, ranges, report_loss, report_stderr};
 use crate::output::follow;
 use crate::output::remote::Remote;
+use crate::output::replay::{Replay, shown};
 use crate::output::tail::start_of_last_lines;
 use crate::pick;
 use crate::remark::say;
@@ -288,6 +289,7 @@ fn result(args: Wanted, context: &mut Context) -> Result<(), Failure> {
             format!("can't parse the result that the daemon sent: {error}"),
         )
     })?;
+    let bytes = shown(&mut Replay::onto_stdout(), &bytes);
     context.print_bytes(&bytes)?;
     report_loss(&result.task.output);
     // An answer may lack a final newline; on a terminal the shell prompt would follow on the same line.

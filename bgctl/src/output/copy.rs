@@ -1,5 +1,5 @@
 //! Copies output from a task's file to standard output. Between two files `std::io::copy` lets the kernel do the
-//! copy; to a pipe, reading and writing 128 KiB chunks is about as fast.
+//! copy; to a pipe, reading and writing 128 KiB chunks is about as fast. On a terminal the bytes are filtered.
 //!
 //! An output that exceeded its limit has a hole after its first 64 KiB. The hole reads as NUL bytes that the task
 //! never wrote, so it is skipped and reported on standard error.
@@ -14,6 +14,7 @@ use bgd_shared::limits::OUTPUT_HEAD_BYTES;
 use bgd_shared::show::count;
 use bgd_shared::task::{Output, Task};
 
+use crate::output::replay::{Replay, shown};
 use crate::remark::say;
 
 /// A section of an output.
@@ -174,16 +175,21 @@ impl Growing {
 }
 
 /// Copies an output file to standard output, once or repeatedly.
-#[derive(Debug)]
 pub struct Copier {
     source: Growing,
     out: File,
+    replay: Option<Replay>,
 }
 
 impl Copier {
     /// Starts copying at `position`.
     pub fn new(file: File, out: File, position: u64) -> Self {
-        Self { source: Growing::new(file, position), out }
+        let replay = Replay::onto(&out);
+        Self { source: Growing::new(file, position), out, replay }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.out.write_all(&shown(&mut self.replay, bytes))
     }
 
     /// Offset of the next byte to copy.
@@ -221,7 +227,7 @@ impl Copier {
         // Always read once: only that detects a truncated file.
         loop {
             let count = self.source.read(&mut buffer)?;
-            self.out.write_all(&buffer[..count])?;
+            self.write(&buffer[..count])?;
             if count == 0 || self.source.position >= end {
                 return Ok(());
             }
@@ -245,9 +251,9 @@ impl Copier {
         Ok(())
     }
 
-    /// Copies at most `most` bytes. Bypasses `io::copy` for pipes, where it would use chunks of 8 KiB.
+    /// Copies at most `most` bytes. Bypasses `io::copy` for terminals, and for pipes, where it would use chunks of 8 KiB.
     fn copy_some(&mut self, most: u64) -> io::Result<u64> {
-        if !self.out.metadata()?.file_type().is_fifo() {
+        if self.replay.is_none() && !self.out.metadata()?.file_type().is_fifo() {
             return io::copy(&mut (&self.source.file).take(most), &mut self.out);
         }
         let mut buffer = vec![0; PIECE];
@@ -258,7 +264,7 @@ impl Copier {
             if count == 0 {
                 break;
             }
-            self.out.write_all(&buffer[..count])?;
+            self.write(&buffer[..count])?;
             copied += count as u64;
         }
         Ok(copied)

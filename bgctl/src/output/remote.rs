@@ -10,6 +10,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::link::{Heard, Listener};
 use crate::output::copy::{ranges, report_dropped, report_loss, report_truncated};
+use crate::output::replay::{Replay, shown};
 use crate::output::tail::start_of_last_lines;
 
 pub struct Remote<'a> {
@@ -139,7 +140,7 @@ impl Remote<'_> {
             place.offset = 0;
             return Ok((Step::More, chunk.task));
         }
-        *place = Place { offset: signed(next), is_reached: true };
+        (place.offset, place.is_reached) = (signed(next), true);
         let is_new = next > begin;
         if context.json() {
             if is_new || eof {
@@ -152,7 +153,8 @@ impl Remote<'_> {
                 context.flush()?;
                 report_dropped(begin - asked);
             }
-            context.print_bytes(&chunk.encoding.decode(chunk.data).map_err(Failure::unreadable_output)?)?;
+            let bytes = chunk.encoding.decode(chunk.data).map_err(Failure::unreadable_output)?;
+            context.print_bytes(&shown(&mut place.replay, &bytes))?;
             if eof {
                 report_loss(&chunk.task.output);
             }
@@ -171,11 +173,12 @@ struct Place {
     offset: i64,
     /// Whether a chunk has ended here: only if the file was truncated does it now end before.
     is_reached: bool,
+    replay: Option<Replay>,
 }
 
 impl Place {
     fn new(offset: i64) -> Self {
-        Self { offset, is_reached: false }
+        Self { offset, is_reached: false, replay: Replay::onto_stdout() }
     }
 }
 

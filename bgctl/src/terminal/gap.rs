@@ -2,7 +2,7 @@
 
 use bgd_shared::request::OutputNews;
 
-use super::filter::TextFilter;
+use crate::output::filter::TextFilter;
 
 /// Maximum number of bytes shown, from the end of the missed output.
 const SHOWN_BYTES: u64 = 8 << 20;

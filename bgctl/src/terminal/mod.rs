@@ -6,7 +6,6 @@
 
 mod answers;
 mod attachment;
-mod filter;
 mod gap;
 mod gauge;
 mod host;
@@ -25,7 +24,6 @@ mod view;
 mod ways_out;
 
 pub use self::attachment::{AttachmentEnd, Output, Role, Subject};
-pub use self::filter::TextFilter;
 pub use self::gap::{latest, left_out};
 pub use self::host::Host;
 pub use self::keyboard::{Keyboard, Mode as RawMode, is_in_foreground};

@@ -439,7 +439,9 @@ impl Writer {
         };
         // The numbers of the steps that were being written are lost.
         refuse(u64::MAX);
-        ordered.iter().for_each(|(number, _)| refuse(number));
+        for (number, _) in ordered {
+            refuse(number);
+        }
     }
 
     /// Writes the next steps together with those whose write failed before, and reports the outcome. If there are none,

@@ -16,8 +16,9 @@ use super::begin::{ask_for_key, await_key, hold_signals};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::link::{UNREACHABLE, is_lost, may_be_older};
+use crate::output::filter::TextFilter;
 use crate::remark::report;
-use crate::terminal::{self, AttachmentEnd, Screen, ScreenView, Seen, TextFilter};
+use crate::terminal::{self, AttachmentEnd, Screen, ScreenView, Seen};
 
 /// The state of the job, as far as it is known.
 #[derive(Default)]

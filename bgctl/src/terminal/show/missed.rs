@@ -8,7 +8,7 @@ use bgd_shared::task::Task;
 
 use super::ScreenView;
 use crate::failure::Failure;
-use crate::terminal::filter::TextFilter;
+use crate::output::filter::TextFilter;
 use crate::terminal::gap::{Gap, latest, left_out};
 
 /// Maximum number of parts of the output held back meanwhile. Later parts are read from the output instead.

@@ -412,16 +412,6 @@ mod tests {
     }
 
     #[test]
-    fn usual_cursor_of_tmux_needs_no_restore() {
-        let very_visible: Control<'_> = (None, &[34], &[], b'l');
-        let usual: Control<'_> = (None, &[34], &[], b'h');
-        assert_eq!(after(&[usual]), Modes::default());
-        let modes = after(&[very_visible]);
-        assert_eq!([modes.restore(), modes.set()], ["\x1b[34h", "\x1b[34l"]);
-        assert_eq!(after(&[very_visible, usual]), Modes::default());
-    }
-
-    #[test]
     fn modes_are_restored_in_reverse_order() {
         let mut modes = after(&[
             (Some(b'?'), &[1049], &[], b'h'),

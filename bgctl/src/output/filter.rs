@@ -1,6 +1,6 @@
 //! Extracts the part of a terminal's output that can be shown later, on a terminal in another state: text and colours.
-//! All other sequences are dropped: they would move the cursor to a place with other content, or make the terminal
-//! answer. Output may be cut anywhere.
+//! All other sequences are dropped: they would move the cursor to a place with other content, change the terminal's
+//! modes, or make it answer. Output may be cut anywhere.
 
 use std::fmt::Write as _;
 
@@ -21,6 +21,17 @@ impl TextFilter {
         Self { shown: Shown { is_alternate, ..Shown::default() }, ..Self::default() }
     }
 
+    /// Starts on the main screen, for output that is shown from its beginning to its end: also passes on what redraws
+    /// its last lines, such as progress bars, namely relative movements and erasing.
+    pub fn with_redrawn_lines() -> Self {
+        Self { shown: Shown { redraws_lines: true, ..Shown::default() }, ..Self::default() }
+    }
+
+    /// Reports whether any text of the alternate screen was dropped.
+    pub fn has_left_out(&self) -> bool {
+        self.shown.has_left_out
+    }
+
     /// Reports whether the output so far ends on the alternate screen.
     pub fn is_alternate(&self) -> bool {
         self.shown.is_alternate
@@ -38,22 +49,26 @@ impl TextFilter {
 struct Shown {
     text: String,
     is_alternate: bool,
+    redraws_lines: bool,
+    has_left_out: bool,
 }
 
 impl Shown {
     fn show(&mut self, character: char) {
-        if !self.is_alternate {
+        if self.is_alternate {
+            self.has_left_out = true;
+        } else {
             self.text.push(character);
         }
     }
 
-    fn colour(&mut self, parameters: &Params) {
+    fn sequence(&mut self, parameters: &Params, action: char) {
         self.text.push_str("\x1b[");
         for (index, parameter) in parameters.iter().enumerate() {
             let numbers = parameter.iter().map(u16::to_string).collect::<Vec<_>>().join(":");
             let _ = write!(self.text, "{}{numbers}", if index == 0 { "" } else { ";" });
         }
-        self.text.push('m');
+        self.text.push(action);
     }
 }
 
@@ -74,7 +89,13 @@ impl Perform for Shown {
         let is_screen = |parameter: &[u16]| matches!(parameter, [47 | 1047 | 1049]);
         match (marks, action) {
             (b"?", 'h' | 'l') if parameters.iter().any(is_screen) => self.is_alternate = action == 'h',
-            ([], 'm') if !is_cut && !self.is_alternate => self.colour(parameters),
+            _ if is_cut || self.is_alternate => {}
+            ([], 'm') => self.sequence(parameters, action),
+            ([], 'A'..='G' | 'K') if self.redraws_lines => self.sequence(parameters, action),
+            // Not the whole screen, or what is above: that is not the output's.
+            ([], 'J') if self.redraws_lines && parameters.iter().all(|what| matches!(what, [0])) => {
+                self.sequence(parameters, action);
+            }
             _ => {}
         }
     }
@@ -98,6 +119,19 @@ mod tests {
             let shown: String = OUTPUT.chunks(size).map(|part| filter.push(part)).collect();
             assert_eq!(shown, SHOWN, "{size}");
         }
+    }
+
+    #[test]
+    fn redrawn_lines_are_passed_on_without_modes_and_queries() {
+        let mut filter = TextFilter::with_redrawn_lines();
+        let bars = b"\r\x1b[K50%\x1b[2A\x1b[G\x1b[J";
+        assert_eq!(filter.push(bars), "\r\x1b[0K50%\x1b[2A\x1b[0G\x1b[0J");
+        let others = b"\x1b[6n\x1b[c\x1b[>c\x1b[?1000;2004h\x1b=\x1b]11;?\x07\x1bP$qm\x1b\\\x05\x0e\
+            \x1b[H\x1b[2J\x1b[5;9r\x1b[?J\x1b[?1049l";
+        assert_eq!(filter.push(others), "");
+        assert!(!filter.has_left_out());
+        assert_eq!(filter.push(b"\x1b[?1049h\x1b[1Atext\x1b[K\x1b[?1049lback"), "back");
+        assert!(filter.has_left_out());
     }
 
     #[test]

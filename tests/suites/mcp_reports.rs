@@ -118,8 +118,8 @@ fn r24_wait_says_where_output_is_that_another_reader_has_acknowledged() {
     daemon.run(&["inbox", "--session", "s", "--ack"]).success();
     let answer = mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
     assert!(answer.text.contains("exit code 3") && answer.text.contains(&shows(id)), "{}", answer.text);
-    let shown = mcp.done("background_output", &json!({"task_id": id.to_string()}));
-    assert_eq!(shown.content["output"], "there");
+    let output = mcp.done("background_output", &json!({"task_id": id.to_string()}));
+    assert_eq!(output.content["output"], "there");
 }
 
 #[test]

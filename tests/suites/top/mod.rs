@@ -159,7 +159,8 @@ fn r161_preview_is_current_after_return_from_attached_task() {
     let mut top = sized(&daemon, &[], (20, 120));
     top.wait_text(" before\n");
     top.type_keys("\r");
-    top.wait_text("[Ctrl-B] Detach");
+    // The screen of the task is drawn over the hint at once.
+    top.wait_shown("the hint", |shown| String::from_utf8_lossy(shown).contains("[Ctrl-B] Detach"));
     top.type_keys("\r");
     top.wait("the next line", |screen| screen.contents().lines().any(|line| line.trim_end() == "after"));
     top.type_keys("\x02");

@@ -620,7 +620,8 @@ class Methods:
     ) -> types.TaskResult:
         """Reports how a handed-over process ended, from its parent. Needed only before Linux 6.15, see
         `task.handoff`; it can be called on any connection. If the system reports the exit to the
-        daemon, that takes precedence. The call returns when the process has ended.
+        daemon, that takes precedence. The call returns when the process has ended, or has survived
+        SIGKILL.
 
         exit: How its process ended.
         id: Id of the task, or a unique prefix of at least 4 characters.
@@ -1807,7 +1808,8 @@ class AsyncMethods:
     ) -> types.TaskResult:
         """Reports how a handed-over process ended, from its parent. Needed only before Linux 6.15, see
         `task.handoff`; it can be called on any connection. If the system reports the exit to the
-        daemon, that takes precedence. The call returns when the process has ended.
+        daemon, that takes precedence. The call returns when the process has ended, or has survived
+        SIGKILL.
 
         exit: How its process ended.
         id: Id of the task, or a unique prefix of at least 4 characters.

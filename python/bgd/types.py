@@ -2334,8 +2334,8 @@ class ShutdownResult(_ShutdownResult, total=False):
     """
 
     lost_because: str
-    """Why the latest changes, or all tasks with `lost`, are lost: a durable daemon could not write them
-    to its journal.
+    """Why the latest changes, or all tasks with `lost`, are lost: a durable daemon could not write
+    them to its journal.
     """
 
 

@@ -11,11 +11,15 @@ use std::time::{Duration, Instant};
 
 use bgd_tests::shared::holder::{Note, Phase};
 use bgd_tests::shared::id::TaskId;
+use bgd_tests::shared::proc;
 use bgd_tests::shared::request::{DaemonUpgrade, SubmitParams, TerminalSize, UpgradeParams};
 use bgd_tests::shared::task::{Exit, Status, Task};
+use bgd_tests::shared::time::Timestamp;
 use bgd_tests::upgrades::in_time;
 use bgd_tests::{Outcome, Process, TestDaemon, ports, wait};
 use rustix::process::Signal;
+
+use super::channel_tty::Gate;
 
 /// Ends the daemon in every way that leaves its tasks running, and starts the next one.
 #[track_caller]
@@ -346,4 +350,37 @@ fn r129_reload_and_restart_say_how_many_tasks_a_lower_limit_clears() {
     assert!(stderr.contains("clears 2 finished tasks with their output"), "{stderr}");
     assert_eq!(daemon.status().summary.total(), 1);
     daemon.run(&["daemon", "stop"]).success();
+}
+
+/// Waits until this process sleeps, and returns how often it has gone to sleep.
+fn sleeps(process: &Process) -> u64 {
+    wait::poll_until("its sleep", || {
+        let before = process.switches();
+        (proc::state(process.pid()) == Some('S') && process.switches() == before).then_some(before)
+    })
+}
+
+#[test]
+fn r126_task_that_ends_while_no_daemon_runs_ends_at_that_time() {
+    let mut daemon = TestDaemon::durable("max_concurrent_tasks = 4");
+    for pty in [None, Some(TerminalSize { rows: 24, cols: 80 })] {
+        let shell = Some("read x <gate; exit 5".into());
+        let gate = Gate::new(&daemon, "gate");
+        let task = daemon.submit_with(&SubmitParams { shell, pty, ..daemon.params() }).id;
+        let process = Process::open(daemon.wait_running(task).pid.unwrap()).expect("it waits");
+        let keeper = daemon.keeper();
+        assert!(daemon.stop().success());
+        let before = sleeps(&keeper);
+        gate.open();
+        process.gone();
+        // It has noticed the end.
+        wait::poll_until("the keeper", || (sleeps(&keeper) > before).then_some(()));
+        let after = Timestamp::now();
+        daemon.launch();
+        let task = daemon.ends_as(task, Status::Failed);
+        let ended = task.completed_at.unwrap();
+        assert_eq!(task.exit, Some(Exit::Code(5)));
+        assert!(ended <= after && ended >= task.started_at.unwrap(), "{ended:?}, {after:?}: {task:?}");
+        fs::remove_file(daemon.home().join("gate")).unwrap();
+    }
 }

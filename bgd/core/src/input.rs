@@ -484,6 +484,8 @@ pub enum Fact {
         exit: Exit,
         /// Whether other processes of its tree are still alive; [`Fact::TreeEmpty`] follows then.
         others: bool,
+        /// When it ended, if no daemon ran then.
+        at: Option<Timestamp>,
     },
     /// The run's use of the machine. Comes before [`Fact::Exited`], and again before [`Fact::TreeEmpty`] if the rest of
     /// the tree counts too.

@@ -99,7 +99,7 @@ impl Watcher {
     /// Applies a fact about the helper's end. Returns whether its whole tree has ended.
     pub(super) fn fact(&self, fact: Fact) -> bool {
         match fact {
-            Fact::Exited { exit, others } => {
+            Fact::Exited { exit, others, .. } => {
                 self.become_unless_gone(|_| if others { Life::Exited(exit) } else { Life::Gone(exit) });
                 !others
             }
@@ -146,7 +146,7 @@ mod tests {
             (has_ended, lives.borrow().clone())
         };
         let gave_up = || Fact::GaveUp { why: "it hangs".into() };
-        let exited = |others| Fact::Exited { exit: Exit::Code(3), others };
+        let exited = |others| Fact::Exited { exit: Exit::Code(3), others, at: None };
         let gone = |exit| Life::Gone(exit);
         assert_eq!(watched(vec![gave_up()]), (vec![false], gone(Exit::Unknown("it hangs".into()))));
         assert_eq!(watched(vec![exited(true), gave_up()]), (vec![false, false], gone(Exit::Code(3))));

@@ -12,6 +12,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::limits::FDS_PER_FRAME;
 use bgd_shared::proc;
 use bgd_shared::request::TerminalSize;
+use bgd_shared::time::Timestamp;
 use rustix::fs::{FileType, fstat};
 
 use super::awaited::Awaited;
@@ -38,6 +39,8 @@ pub struct HeldRun {
     pub(super) process: ProcessState,
     pub(super) drains: Vec<FlowState>,
     pub(super) received: ReceivedFds,
+    /// When its process ended, if there was no daemon then.
+    pub(super) ended_at: Option<Timestamp>,
 }
 
 /// The maximum number of bytes from the end of the output that a terminal's screen is redrawn from.
@@ -79,7 +82,7 @@ impl HeldRun {
     /// # Errors
     /// It was written by another version, and this one can't decode it.
     pub fn read(kept: Kept) -> io::Result<Self> {
-        let Kept { key, pid, text, descriptors } = kept;
+        let Kept { key, pid, text, descriptors, ended_at } = kept;
         let LeftState { mut process, drains, names } = serde_json::from_slice(&text)?;
         let job = process.terminal.as_mut().and_then(|terminal| terminal.job.as_mut());
         let pid = match job.filter(|job| job.pid == OF_MESSAGE) {
@@ -90,13 +93,14 @@ impl HeldRun {
             None => pid,
         };
         let received = ReceivedFds::received([Fd::OF_PROCESS].into_iter().chain(names).zip(descriptors));
-        Ok(Self { key, pid, process, drains, received })
+        Ok(Self { key, pid, process, drains, received, ended_at })
     }
 
     /// Creates a run of which only the process is known, for a simulation.
     pub fn bare(key: Key, pid: i32) -> Self {
         let process = ProcessState::left(key.task, key.run);
-        Self { key, pid, process, drains: Vec::new(), received: ReceivedFds::received([]) }
+        let received = ReceivedFds::received([]);
+        Self { key, pid, process, drains: Vec::new(), received, ended_at: None }
     }
 
     /// Reports whether its output is drained; drains may continue after the end of its processes.
@@ -440,8 +444,8 @@ mod tests {
         let process = ProcessState { input, ..ProcessState::left(key.task, key.run) };
         let (text, rest) = copies.seal(process, Vec::new()).unwrap();
         let process = File::open("/dev/null").unwrap().into();
-        HeldRun::read(Kept { key, pid: 1, text, descriptors: [process].into_iter().chain(rest).collect() })
-            .unwrap()
+        let descriptors = [process].into_iter().chain(rest).collect();
+        HeldRun::read(Kept { key, pid: 1, text, descriptors, ended_at: None }).unwrap()
     }
 
     #[test]

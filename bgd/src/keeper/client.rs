@@ -2,6 +2,7 @@
 //! close descriptors. If the keeper has no room for an order, a thread sends it, so that a stopped keeper blocks no
 //! caller.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::fds;
 use bgd_shared::limits::FDS_PER_FRAME;
+use bgd_shared::time::Timestamp;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 
 use super::reach::Reached;
@@ -134,7 +136,13 @@ impl Keeper {
         };
         let number = |kept: &Kept| kept.text.first_chunk().copied().map_or(0, u64::from_le_bytes);
         let sent_seq = runs.iter().filter(|kept| kept.key == Key::OF_EVENTS).map(number).max().unwrap_or(0);
-        runs.retain(|kept| kept.key != Key::OF_EVENTS);
+        let time = |kept: &Kept| Some(Timestamp::from_unix_ms(i64::from_le_bytes(*kept.text.first_chunk()?)));
+        let ended = |kept: &Kept| Some((kept.key.ended_run()?, time(kept)?));
+        let ends: HashMap<Key, Timestamp> = runs.iter().filter_map(ended).collect();
+        runs.retain(|kept| kept.key != Key::OF_EVENTS && kept.key.ended_run().is_none());
+        for kept in &mut runs {
+            kept.ended_at = ends.get(&kept.key).copied();
+        }
         let of_all = runs.len();
         runs.retain(|kept| !kept.descriptors.is_empty());
         let is_complete = runs.len() == of_all;

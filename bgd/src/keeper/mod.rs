@@ -16,6 +16,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use bgd_shared::id::TaskId;
+use bgd_shared::time::Timestamp;
 use nix::errno::Errno;
 
 /// The first argument that makes a process a keeper.
@@ -59,6 +60,20 @@ pub struct Key {
 impl Key {
     /// The key of the note with the last number of the reported events. No task has it.
     const OF_EVENTS: Self = Self { task: TaskId::from_u128(0), run: 1 };
+
+    /// The bit that makes the key of a run the key of the note of when its process ended. No run has it.
+    const END: u32 = 1 << 31;
+
+    /// Returns the key of the note of when this run's process ended, in milliseconds since 1970. The keeper makes it
+    /// while there is no daemon.
+    fn of_end(self) -> Self {
+        Self { run: self.run | Self::END, ..self }
+    }
+
+    /// Returns the run whose end this note is about; `None` if this is the key of something else.
+    fn ended_run(self) -> Option<Self> {
+        (self.run & Self::END != 0).then(|| Self { run: self.run & !Self::END, ..self })
+    }
 }
 
 /// The type of a message.
@@ -150,6 +165,8 @@ pub struct Kept {
     pub text: Vec<u8>,
     /// The descriptors; the pidfd comes first.
     pub descriptors: Vec<OwnedFd>,
+    /// When the process ended, if there was no daemon then.
+    pub ended_at: Option<Timestamp>,
 }
 
 #[cfg(test)]

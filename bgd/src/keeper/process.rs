@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use bgd_shared::fds;
+use bgd_shared::time::Timestamp;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
@@ -206,6 +207,9 @@ impl Keeper {
                 Err(_) => return,
             };
             self.is_short = false;
+            if self.connections.is_empty() {
+                self.note_ends();
+            }
             let is_asked = ready[0].contains(PollFlags::POLLIN);
             let connections = std::mem::take(&mut self.connections);
             let mut alone = None;
@@ -251,19 +255,32 @@ impl Keeper {
         };
         let of_connections = self.connections.iter().map(|one| PollFd::new(one.socket.as_fd(), wanted(one)));
         let of_listener = if self.is_short { PollFlags::empty() } else { PollFlags::POLLIN };
-        // Without a daemon, the keeper may be over once the last process has ended: one after the other is waited for.
-        let mut processes = self.held.values().filter_map(|held| held.descriptors.first());
-        let living = if self.connections.is_empty() {
-            processes.find(|process| !pidfd::has_ended(process))
-        } else {
-            None
-        };
-        let of_process = living.map(|process| PollFd::new(process.as_fd(), PollFlags::POLLIN));
+        // Without a daemon, the keeper notes when processes end.
+        let is_alone = self.connections.is_empty();
+        let processes = self.held.values().filter(|_| is_alone).filter_map(|held| held.descriptors.first());
+        let living = processes.filter(|process| !pidfd::has_ended(process));
+        let of_processes = living.map(|process| PollFd::new(process.as_fd(), PollFlags::POLLIN));
         let of_listener = PollFd::new(self.listener.as_fd(), of_listener);
         let mut all: Vec<PollFd<'_>> =
-            [of_listener].into_iter().chain(of_connections).chain(of_process).collect();
+            [of_listener].into_iter().chain(of_connections).chain(of_processes).collect();
         poll(&mut all, timeout)?;
         Ok(all.iter().map(|one| one.revents().unwrap_or(PollFlags::POLLIN)).collect())
+    }
+
+    /// Notes for the next daemon which processes have ended since there is none. Each is noted once.
+    fn note_ends(&mut self) {
+        let is_new = |key: &Key, held: &Held| {
+            held.descriptors.first().is_some_and(pidfd::has_ended) && !self.held.contains_key(&key.of_end())
+        };
+        let ended: Vec<Key> =
+            self.held.iter().filter(|(key, held)| is_new(key, held)).map(|(key, _)| *key).collect();
+        let now = Timestamp::now().unix_ms().to_le_bytes();
+        for key in ended.into_iter().map(Key::of_end) {
+            self.latest += 1;
+            let message = Message { key, text: &now, ..Message::bare(MessageKind::Keep) };
+            let note = Held { message: message.encode(), descriptors: Vec::new(), number: self.latest };
+            self.held.insert(key, note);
+        }
     }
 
     /// Reports whether there is no connection, and nothing is held for the next daemon.
@@ -316,10 +333,14 @@ impl Keeper {
         match Message::decode(&bytes) {
             Some(Message { word: MessageKind::Keep, key, .. }) => {
                 bytes.shrink_to_fit();
+                self.held.remove(&key.of_end());
                 self.latest += 1;
                 self.held.insert(key, Held { message: bytes, descriptors, number: self.latest });
             }
-            Some(Message { word: MessageKind::Drop, key, .. }) => _ = self.held.remove(&key),
+            Some(Message { word: MessageKind::Drop, key, .. }) => {
+                self.held.remove(&key);
+                self.held.remove(&key.of_end());
+            }
             Some(Message { word: MessageKind::Part, key, text, .. }) => {
                 if let (Some(held), [place]) = (self.held.get_mut(&key), text) {
                     held.close(usize::from(*place));

@@ -94,7 +94,7 @@ impl Reached {
                 fds::receive(&self.socket, &mut bytes).map_err(|error| self.failed(error))?;
             match Message::decode(&bytes[..count]) {
                 Some(Message { word: MessageKind::Keep, key, pid, text }) => {
-                    all.insert(key, Kept { key, pid, text: text.to_vec(), descriptors });
+                    all.insert(key, Kept { key, pid, text: text.to_vec(), descriptors, ended_at: None });
                 }
                 Some(Message { word: MessageKind::Done, text, .. }) if text == OTHERS_MAY_SAY_MORE => {}
                 Some(Message { word: MessageKind::Done, pid, .. }) => {

@@ -266,7 +266,8 @@ mod tests {
     fn r126_unreadable_kept_run_is_held_until_the_journal_decides() {
         let key = Key { task: TaskId::random(), run: 2 };
         let process = fs::File::open("/dev/null").unwrap().into();
-        let kept = keeper::Kept { key, pid: 1, text: b"{\"later\":1}".to_vec(), descriptors: vec![process] };
+        let (text, descriptors) = (b"{\"later\":1}".to_vec(), vec![process]);
+        let kept = keeper::Kept { key, pid: 1, text, descriptors, ended_at: None };
         let mut left = read(Found { runs: vec![kept], is_complete: true, sent_seq: 3 });
         assert!(left.runs.is_empty() && left.is_complete);
         assert_eq!((left.held().collect::<Vec<_>>(), left.sent_seq), (vec![key], Some(3)));

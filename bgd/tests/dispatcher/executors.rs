@@ -195,7 +195,7 @@ fn r126_unadoptable_kept_runs_are_released_and_not_started_twice() {
     let tasks = [1, 2, 3].map(TaskId::from_u128);
     let [running, unread, drained] = tasks;
     let started = Fact::Started { pid: Some(2) };
-    let exited = Fact::Exited { exit: Exit::Code(0), others: false };
+    let exited = Fact::Exited { exit: Exit::Code(0), others: false, at: None };
     // The process of the second task has begun, but that was not persisted.
     let kept = written(tasks, [(running, started.clone()), (drained, started), (drained, exited)]);
     let key = |task| Key { task, run: 1 };

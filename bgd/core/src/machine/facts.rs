@@ -65,7 +65,7 @@ impl Core {
             Fact::TurnEnded { result } => self.turn_ended(now, ordinal, result),
             Fact::Used(usage) => self.used(now, ordinal, usage),
             Fact::Delivered => self.delivered(ordinal),
-            Fact::Exited { exit, others } => self.exited(now, ordinal, exit, others),
+            Fact::Exited { exit, others, at } => self.exited(now, ordinal, exit, others, at),
             Fact::TreeEmpty => self.tree_empty(now, ordinal),
             Fact::GaveUp { why } => self.gave_up(now, ordinal, why),
             Fact::Ready => self.ready(now, ordinal),
@@ -145,7 +145,7 @@ impl Core {
         }
     }
 
-    fn exited(&mut self, now: Now, ordinal: Ordinal, exit: Exit, others: bool) {
+    fn exited(&mut self, now: Now, ordinal: Ordinal, exit: Exit, others: bool, at: Option<Timestamp>) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let lingering = if others { Lingering::Yes } else { Lingering::No };
         match &task.state {
@@ -154,7 +154,7 @@ impl Core {
                     outcome: verdict(&exit),
                     pid: *pid,
                     started_at: Some(*started_at),
-                    completed_at: now.wall,
+                    completed_at: at.map_or(now.wall, |at| within(at, Some(*started_at), now)),
                     exit: Some(exit),
                     lingering,
                     in_foreground: false,

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use bgd_core::durable::{Changes, Kept};
 use bgd_core::{
     BatchItem, BatchLimits, Cancel, Control, Core, CoreError, Effect, ExecutorName, Fact, Input, LeavePolicy,
-    OrderError, Ordinal, Part, PlanRequest, Request, Rule, Snapshot,
+    OrderError, Ordinal, Part, PlanRequest, Request, Rule, Snapshot, State,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::order::{After, Condition, Restart};
-use bgd_shared::task::Status;
+use bgd_shared::task::{Exit, Status};
+use bgd_shared::time::Timestamp;
 
 use super::support::{
     Desk, KILL, TERM, command, ends, events, exited, id, ids, limits, prompt, refusal, starts,
@@ -473,4 +474,20 @@ fn r126_time_limit_passed_without_a_daemon_spares_runs_that_have_ended() {
     assert_eq!(events(&desk.fact(ended, exited(0, false))), [(EventKind::Completed, ended)]);
     desk.core.lift_time_limit(ended);
     assert_eq!(desk.status(ended), Status::Completed);
+}
+
+#[test]
+fn r126_end_without_a_daemon_is_recorded_with_its_time() {
+    let mut desk = Desk::new(3);
+    let begin = desk.now.wall;
+    let tasks = [1, 2, 3].map(|number| desk.running(number));
+    desk.now.wall = begin.plus_ms(10_000);
+    // A clock that was set meanwhile makes no end before the start, nor in the future.
+    let ends =
+        [(begin.plus_ms(3000), 3000), (begin.plus_ms(20_000), 10_000), (Timestamp::from_unix_ms(0), 0)];
+    for (task, (at, ran_ms)) in tasks.into_iter().zip(ends) {
+        desk.fact(task, Fact::Exited { exit: Exit::Code(0), others: false, at: Some(at) });
+        let State::Finished(finished) = desk.task(task).state else { panic!("it has ended") };
+        assert_eq!(finished.completed_at, begin.plus_ms(ran_ms));
+    }
 }

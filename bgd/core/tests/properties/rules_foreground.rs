@@ -201,7 +201,7 @@ fn r64_direct_job_cannot_be_backgrounded() {
 
 #[test]
 fn r66_detach_of_an_ended_job_is_refused() {
-    let code = |code| Fact::Exited { exit: Exit::Code(code), others: false };
+    let code = |code| Fact::Exited { exit: Exit::Code(code), others: false, at: None };
     let cases = [
         (code(0), Completed, Status::Completed),
         (code(3), Failed, Status::Failed),
@@ -396,7 +396,7 @@ fn r71_disconnect_hangs_up_the_jobs_of_the_client() {
     assert!(desk.wait(4999).is_empty());
     assert_eq!(ends(&desk.wait(1)), [(job, KILL), (direct, KILL)]);
     for task in [job, direct] {
-        let effects = desk.fact(task, Fact::Exited { exit: Exit::Signal(9), others: false });
+        let effects = desk.fact(task, Fact::Exited { exit: Exit::Signal(9), others: false, at: None });
         assert_eq!(events(&effects), [(Cancelled, task)]);
         assert!(replies(&effects).is_empty(), "nobody is there to be told");
         assert_eq!(

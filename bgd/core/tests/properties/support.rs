@@ -102,7 +102,7 @@ pub fn gave_up() -> Fact {
 }
 
 pub fn exited(code: i32, others: bool) -> Fact {
-    Fact::Exited { exit: Exit::Code(code), others }
+    Fact::Exited { exit: Exit::Code(code), others, at: None }
 }
 
 /// The usage of a process so far.

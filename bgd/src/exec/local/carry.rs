@@ -50,6 +50,7 @@ impl Local {
             reports,
             keeper,
             replaced,
+            ends,
             context,
         } = self;
         let helpers = helpers.state()?;
@@ -58,6 +59,9 @@ impl Local {
         }
         if !processes.starting.is_empty() || !reports.is_empty() || !(starts.is_empty() || *holds_starts) {
             return Err(Obstacle::passing("a process is being started"));
+        }
+        if !ends.is_empty() {
+            return Err(Obstacle::passing("the end of a process is being handled"));
         }
         if keeper.as_ref().is_some_and(|keeper| !keeper.is_idle()) || !replaced.is_over() {
             return Err(Obstacle::passing("the keeper of running tasks is being informed"));

@@ -294,7 +294,8 @@ impl Local {
         }
         left.refresh_terminal()?;
         left.refresh_drains()?;
-        let HeldRun { key: Key { task, run }, pid, mut process, drains: flows, mut received } = left;
+        let HeldRun { key, pid, mut process, drains: flows, mut received, ended_at } = left;
+        let Key { task, run } = key;
         if (process.task, process.run) != (task, run) {
             return Err(io::Error::other("the keeper's record of it differs from what was started"));
         }
@@ -325,6 +326,7 @@ impl Local {
             self.handoffs.resume();
             return Ok(pid);
         }
+        self.ends.extend(ended_at.filter(|_| !has_exited).map(|at| (key, at)));
         match (has_exited, is_handed) {
             (true, _) => {}
             (false, true) => _ = self.handoffs.running.insert(task, Running { pid, client: None }),

@@ -19,6 +19,7 @@ use std::time::Duration;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::WriteResult;
 use bgd_shared::task::Exit;
+use bgd_shared::time::Timestamp;
 use bgd_shared::usage::LiveUsage;
 use futures_util::future::LocalBoxFuture;
 use tokio::sync::{mpsc, oneshot};
@@ -71,6 +72,8 @@ pub struct Local {
     keeper: Option<Arc<Keeper>>,
     /// The work left until a replacement keeper holds all runs.
     replaced: Replaced,
+    /// When processes ended of which a supervisor is yet to report the exit, if there was no daemon then.
+    ends: HashMap<Key, Timestamp>,
     context: Context,
 }
 
@@ -95,6 +98,7 @@ impl Local {
             reports,
             keeper: None,
             replaced: Replaced::default(),
+            ends: HashMap::new(),
             context,
         }
     }
@@ -155,6 +159,10 @@ impl Local {
     fn fact(&mut self, task: TaskId, run: u32, fact: Fact) {
         // An abandoned attempt may end after the next one has begun, whose state must stay.
         let has_exited = matches!(fact, Fact::Exited { .. });
+        let mut fact = fact;
+        if let Fact::Exited { at, .. } = &mut fact {
+            *at = self.ends.remove(&Key { task, run });
+        }
         // Processes that outlive the leader read the end of the input.
         if has_exited && let Some(input) = self.processes.take_input(task, run) {
             input.close();

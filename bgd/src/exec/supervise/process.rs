@@ -412,7 +412,7 @@ impl Supervisor {
         // A terminal's leader exits like its job, unless it could not determine the job's exit.
         let exit = unknown.map_or(exit, Exit::Unknown);
         self.usage = self.report_usage(usage).await;
-        self.report(Fact::Exited { exit, others });
+        self.report(Fact::Exited { exit, others, at: None });
         if others {
             self.until_empty(members, &drains).await;
         }

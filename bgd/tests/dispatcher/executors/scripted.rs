@@ -63,7 +63,7 @@ impl Scripted {
 
     fn exited(&mut self, task: TaskId, run: u32, exit: Exit) {
         self.running.remove(&task);
-        self.facts.send(task, run, Fact::Exited { exit, others: false });
+        self.facts.send(task, run, Fact::Exited { exit, others: false, at: None });
     }
 }
 
@@ -127,7 +127,7 @@ impl Executor for Scripted {
             }
             // Report the end of a run that never existed, and of a task that nobody submitted.
             Some(Script::Forgets) if signal != SIGKILL => {
-                let exited = Fact::Exited { exit: Exit::Code(0), others: false };
+                let exited = Fact::Exited { exit: Exit::Code(0), others: false, at: None };
                 self.facts.send(task, run + 1, exited.clone());
                 self.facts.send(TaskId::random(), run, exited);
             }

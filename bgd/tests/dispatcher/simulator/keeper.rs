@@ -180,7 +180,7 @@ impl World {
         match (held.exit, resumed.ended) {
             (None, Ended::Nothing) => {}
             (Some(exit), Ended::Nothing) => {
-                state.say(task, run, Fact::Exited { exit, others: held.has_others });
+                state.say(task, run, Fact::Exited { exit, others: held.has_others, at: None });
             }
             (Some(_), Ended::Leader) if held.has_others => {}
             (Some(_), Ended::Leader) => state.say(task, run, Fact::TreeEmpty),

@@ -300,7 +300,7 @@ impl World {
         };
         let fact = match chance.below(6) {
             0 => Fact::Started { pid: Some(4) },
-            1 => Fact::Exited { exit: Exit::Code(0), others: chance.percent(50) },
+            1 => Fact::Exited { exit: Exit::Code(0), others: chance.percent(50), at: None },
             2 => Fact::TreeEmpty,
             3 => Fact::GaveUp { why: "a stray".into() },
             4 => Fact::Ready,
@@ -413,7 +413,7 @@ impl State {
     fn exits(&mut self, now: u64, task: TaskId, run: u32, exit: Exit) {
         let others = self.percent(15);
         self.keeper.exited(task, run, &exit, others);
-        self.say(task, run, Fact::Exited { exit, others });
+        self.say(task, run, Fact::Exited { exit, others, at: None });
         if !others {
             self.processes.remove(&task);
         } else if let Some(process) = self.processes.get_mut(&task) {

@@ -91,7 +91,7 @@ impl Model {
             (Fact::StartFailed { failure }, Phase::Starting) => {
                 self.done(now, number, &Err(failure.message.to_string()));
             }
-            (Fact::Exited { exit, others }, Phase::Running) if !task.leader_gone => {
+            (Fact::Exited { exit, others, .. }, Phase::Running) if !task.leader_gone => {
                 task.leader_gone = true;
                 task.left = *others;
                 task.order.exit = Some(exit.clone());

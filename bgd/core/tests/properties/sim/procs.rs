@@ -64,12 +64,16 @@ impl Proc {
             (ProcState::Spawning, _, _, ..30) => Fact::StartFailed { failure: "no such program".into() },
             (ProcState::Spawning, ..) => Fact::Started { pid: Some(i32::from(roll) + 1) },
             (ProcState::Alive | ProcState::Others, true, _, 200..) if !self.gave_up => gave_up(),
-            (ProcState::Alive, true, ..) => Fact::Exited { exit: Exit::Signal(9), others: roll < 60 },
-            (ProcState::Alive, _, true, ..120) => Fact::Exited { exit: Exit::Signal(15), others: roll < 40 },
+            (ProcState::Alive, true, ..) => {
+                Fact::Exited { exit: Exit::Signal(9), others: roll < 60, at: None }
+            }
+            (ProcState::Alive, _, true, ..120) => {
+                Fact::Exited { exit: Exit::Signal(15), others: roll < 40, at: None }
+            }
             (ProcState::Alive, _, _, 120..160) => exited(0, roll < 130),
             (ProcState::Alive, _, _, 160..180) => exited(i32::from(roll), roll < 165),
             (ProcState::Alive, _, _, 180..185) => {
-                Fact::Exited { exit: Exit::Unknown("another has reaped it".into()), others: false }
+                Fact::Exited { exit: Exit::Unknown("another has reaped it".into()), others: false, at: None }
             }
             (ProcState::Others, true, ..) | (ProcState::Others, _, _, ..100) => Fact::TreeEmpty,
             (ProcState::Alive | ProcState::Others, ..) => self.output(roll),

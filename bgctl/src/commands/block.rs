@@ -93,7 +93,7 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
         }
         // A timeout of 0 only asks for the current state.
         if let (true, Some(ms @ 1..)) = (result.timed_out, args.timeout.0) {
-            say(format_args!("bgctl: timed out after {}", show::elapsed(ms)));
+            say(format_args!("bgctl: timed out after {}", show::duration(ms)));
         }
     }
     let code = match args.until {

@@ -139,6 +139,14 @@ fn follow(mut reading: Reading, page: InboxReadResult, context: &mut Context) ->
     }
 }
 
+/// Returns the number of milliseconds until then.
+fn left_until(until: Option<Instant>) -> u64 {
+    until.map_or(DURATION_MS, |until| {
+        let time = until.saturating_duration_since(Instant::now());
+        u64::try_from(time.as_millis()).unwrap_or(DURATION_MS)
+    })
+}
+
 /// The pause before another attempt to connect to a daemon that has too many connections.
 const FULL: Duration = Duration::from_millis(500);
 
@@ -255,10 +263,11 @@ impl Reading {
         // A wait without a limit stays unlimited.
         let limit = Some(wait_ms).filter(|wait_ms| *wait_ms < DURATION_MS);
         let until = limit.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
-        let mut is_late = false;
+        let (mut left, mut is_late) = (wait_ms, false);
         while !self.has_own() && !is_late {
-            let page = self.wait_on(limit, until, context)?;
-            is_late = page.items.is_empty() || until.is_some_and(|until| until <= Instant::now());
+            let page = self.wait_on(left, until, context)?;
+            left = left_until(until);
+            is_late = page.items.is_empty() || left == 0;
             self.take_all(page, context)?;
         }
         Ok(())
@@ -267,21 +276,18 @@ impl Reading {
     /// Waits for an item, across lost connections.
     fn wait_on(
         &self,
-        limit: Option<u64>,
+        mut left: u64,
         until: Option<Instant>,
         context: &mut Context,
     ) -> Result<InboxReadResult, Failure> {
         loop {
-            let left = until.map_or(DURATION_MS, |until| {
-                let time = until.saturating_duration_since(Instant::now());
-                u64::try_from(time.as_millis()).unwrap_or(DURATION_MS)
-            });
-            match self.wait(left, limit.map(|_| Duration::from_millis(left)), context) {
+            match self.wait(left, until.map(|_| Duration::from_millis(left)), context) {
                 // The timeout has expired. Reconnecting would only drop a connection that others share.
                 Err(failure) if until.is_some_and(|until| until <= Instant::now()) => return Err(failure),
                 Err(failure) => context.link.recover_until(failure, until)?,
                 page => return page,
             }
+            left = left_until(until);
         }
     }
 

@@ -193,13 +193,8 @@ pub mod samples {
             last_error_at: Some(at(-5)),
             ..ChannelStatus::default()
         };
-        let retry = ChannelRetry {
-            tries: 2,
-            most: 5,
-            error: "http://h answers with 500".into(),
-            at: at(-1),
-            next_at: at(3),
-        };
+        let error = "http://h answers with 500".into();
+        let retry = ChannelRetry { tries: 2, most: 5, error, at: at(-1), next_at: at(3) };
         let tried = ChannelStatus {
             name: "web".into(),
             kind: "webhook".into(),

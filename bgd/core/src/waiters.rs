@@ -4,14 +4,26 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
+use bgd_shared::request::{BlockMode, BlockUntil};
 use serde::{Deserialize, Serialize};
 
 use super::caller::ReplyTo;
+use super::input::Selection;
 use super::task::{Ordinal, Task};
 use super::time::Mono;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct WaiterId(pub u64);
+
+/// A request to wait for tasks.
+#[derive(Debug)]
+pub struct Block {
+    pub to: ReplyTo,
+    pub which: Selection,
+    pub deadline: Option<Mono>,
+    pub mode: BlockMode,
+    pub until: BlockUntil,
+}
 
 /// The state that a waiter waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -72,7 +72,7 @@ impl Key {
 
     /// Returns the run whose end this note is about; `None` if this is the key of something else.
     fn ended_run(self) -> Option<Self> {
-        (self.run & Self::END != 0).then(|| Self { run: self.run & !Self::END, ..self })
+        (self.run & Self::END != 0).then_some(Self { run: self.run & !Self::END, ..self })
     }
 }
 

@@ -64,7 +64,8 @@ const KEY: Key = Key { task: TaskId::from_u128(7), run: 3 };
 fn held(text: &[u8]) -> std::io::Result<HeldRun> {
     let null = File::open("/dev/null").unwrap();
     let descriptors = (0..12).map(|_| OwnedFd::from(null.try_clone().unwrap())).collect();
-    HeldRun::read(Kept { key: KEY, pid: std::process::id().cast_signed(), text: text.to_vec(), descriptors })
+    let (pid, text) = (std::process::id().cast_signed(), text.to_vec());
+    HeldRun::read(Kept { key: KEY, pid, text, descriptors, ended_at: None })
 }
 
 /// A record is refused with an error, or it belongs to the run that it was held for.

@@ -30,7 +30,6 @@ use bgd_shared::task::{Kind, Status, Summary};
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use self::wait::Block;
 use super::batch::Batches;
 use super::caller::ReplyTo;
 use super::effect::{Begin, CoreError, Effect, Reply, RunPlace};
@@ -46,7 +45,7 @@ use super::registry::Registry;
 use super::sharing::KeptEnv;
 use super::task::{Ordinal, Snapshot, State, Task, Work};
 use super::time::{Mono, Now};
-use super::waiters::{WaiterId, Waiters};
+use super::waiters::{Block, WaiterId, Waiters};
 
 /// The owner of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -10,7 +10,6 @@ use bgd_shared::task::Status;
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 
-use super::wait::Block;
 use super::{Asker, Core, Phase, commands, wall_time};
 use crate::agent::AgentPart;
 use crate::caller::ReplyTo;
@@ -21,7 +20,7 @@ use crate::plan::{Attempt, Plan};
 use crate::queue::Standing;
 use crate::task::{Finished, Lingering, Ordinal, Outcome, SIGTERM, Spec, State, StopReason, Task, Work};
 use crate::time::Now;
-use crate::waiters::{Until, WaitAction};
+use crate::waiters::{Block, Until, WaitAction};
 
 /// The parts of a new task.
 pub(super) struct NewTask {

@@ -16,18 +16,8 @@ use crate::input::Selection;
 use crate::limits::CoreLimits;
 use crate::queue::Standing;
 use crate::task::{Ordinal, Snapshot, Task};
-use crate::time::{Mono, Now};
-use crate::waiters::{Until, WaitAction, Waiter, WaiterId};
-
-/// A wait for tasks.
-#[derive(Debug)]
-pub(super) struct Block {
-    pub to: ReplyTo,
-    pub which: Selection,
-    pub deadline: Option<Mono>,
-    pub mode: BlockMode,
-    pub until: BlockUntil,
-}
+use crate::time::Now;
+use crate::waiters::{Block, Until, WaitAction, Waiter, WaiterId};
 
 impl Core {
     /// Waits for tasks. If some of them are still to be added, the wait begins once they are: until then, those that

@@ -115,7 +115,11 @@ fn r04_status_follows_the_exit() {
             Some("ended by signal 11 (SIGSEGV)"),
         ),
         (
-            Fact::Exited { exit: bgd_shared::task::Exit::Unknown("who knows".into()), others: false, at: None },
+            Fact::Exited {
+                exit: bgd_shared::task::Exit::Unknown("who knows".into()),
+                others: false,
+                at: None,
+            },
             Status::Failed,
             Some("its exit status is unknown: who knows"),
         ),
@@ -148,7 +152,10 @@ fn r05_cancel_of_running_task_replies_when_its_tree_is_gone() {
     assert!(desk.wait(4999).is_empty());
     assert_eq!(ends(&desk.wait(1)), [(task, KILL)]);
     let signal = bgd_shared::task::Exit::Signal(9);
-    assert!(desk.fact(task, Fact::Exited { exit: signal, others: true, at: None }).is_empty(), "others live on");
+    assert!(
+        desk.fact(task, Fact::Exited { exit: signal, others: true, at: None }).is_empty(),
+        "others live on"
+    );
     let effects = desk.fact(task, Fact::TreeEmpty);
     assert_eq!(events(&effects), [(EventKind::Cancelled, task)]);
     assert!(matches!(only_reply(&effects), Reply::Tasks(tasks) if tasks[0].status() == Status::Cancelled));

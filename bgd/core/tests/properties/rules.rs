@@ -14,11 +14,11 @@ use bgd_shared::request::{
     BlockMode::{All, Any},
     BlockUntil,
 };
-use bgd_shared::task::Status;
+use bgd_shared::task::{Exit, Status};
 
 use super::support::{
-    Desk, KILL, TERM, blocked, command, configure, ends, env, events, exited, id, ids, limits, of_session,
-    only_reply, refs, refusal, replies, starts,
+    Desk, KILL, TERM, blocked, command, configure, ends, env, events, exited, exited_as, id, ids, limits,
+    of_session, only_reply, refs, refusal, replies, starts,
 };
 
 /// Submits a task of this parent session.
@@ -109,17 +109,9 @@ fn r04_status_follows_the_exit() {
         (Fact::StartFailed { failure: "not executable".into() }, Status::Failed, Some("not executable")),
         (exited(0, false), Status::Completed, None),
         (exited(3, false), Status::Failed, Some("exited with code 3")),
+        (exited_as(Exit::Signal(11), false), Status::Failed, Some("ended by signal 11 (SIGSEGV)")),
         (
-            Fact::Exited { exit: bgd_shared::task::Exit::Signal(11), others: false, at: None },
-            Status::Failed,
-            Some("ended by signal 11 (SIGSEGV)"),
-        ),
-        (
-            Fact::Exited {
-                exit: bgd_shared::task::Exit::Unknown("who knows".into()),
-                others: false,
-                at: None,
-            },
+            exited_as(Exit::Unknown("who knows".into()), false),
             Status::Failed,
             Some("its exit status is unknown: who knows"),
         ),
@@ -151,11 +143,7 @@ fn r05_cancel_of_running_task_replies_when_its_tree_is_gone() {
     assert_eq!(desk.core.deadline(), Some(desk.now.mono.plus_ms(5000)));
     assert!(desk.wait(4999).is_empty());
     assert_eq!(ends(&desk.wait(1)), [(task, KILL)]);
-    let signal = bgd_shared::task::Exit::Signal(9);
-    assert!(
-        desk.fact(task, Fact::Exited { exit: signal, others: true, at: None }).is_empty(),
-        "others live on"
-    );
+    assert!(desk.fact(task, exited_as(Exit::Signal(9), true)).is_empty(), "others live on");
     let effects = desk.fact(task, Fact::TreeEmpty);
     assert_eq!(events(&effects), [(EventKind::Cancelled, task)]);
     assert!(matches!(only_reply(&effects), Reply::Tasks(tasks) if tasks[0].status() == Status::Cancelled));

@@ -102,7 +102,11 @@ pub fn gave_up() -> Fact {
 }
 
 pub fn exited(code: i32, others: bool) -> Fact {
-    Fact::Exited { exit: Exit::Code(code), others, at: None }
+    exited_as(Exit::Code(code), others)
+}
+
+pub fn exited_as(exit: Exit, others: bool) -> Fact {
+    Fact::Exited { exit, others, at: None }
 }
 
 /// The usage of a process so far.

@@ -46,8 +46,18 @@ pub enum Mode {
     Help(usize),
     /// A graph is shown, starting with this line.
     Graph(Vec<String>, usize),
-    /// The whole question of a task's agent is shown, starting with this line.
-    Question(TaskKey, usize),
+    /// The whole question of a task's agent is shown.
+    Question(Question),
+}
+
+/// The place in a question that is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    pub task: TaskKey,
+    /// The number of the question; another one is shown from its beginning.
+    pub request: u64,
+    /// The first line that is shown.
+    pub at: usize,
 }
 
 /// The purpose of a typed line.
@@ -91,6 +101,8 @@ pub struct Ui {
     pub rows: usize,
     /// The task and the number of the question of which the last frame showed the end, or all.
     pub question_shown: Option<(TaskKey, u64)>,
+    /// The part of a question that the last frame showed.
+    pub question_drawn: Option<Question>,
     /// The screen row of the first list line, and the lines drawn last.
     pub drawn: (u16, Vec<Spot>),
 }
@@ -106,6 +118,7 @@ impl Ui {
             search: None,
             is_still: false,
             question_shown: None,
+            question_drawn: None,
             rows: 0,
             drawn: (0, Vec::new()),
         }
@@ -142,11 +155,12 @@ impl Ui {
                 self.mode = at.map_or(Mode::List, |at| Mode::Graph(lines, at.min(most)));
                 None
             }
-            Mode::Question(task, at) => match key {
-                Key::Char('y') => self.allow(task, at.saturating_add(self.rows)),
-                Key::Char('n') => self.answer(task, "deny"),
+            Mode::Question(question) => match key {
+                Key::Char('y') => self.allow(question.task, Some(question)),
+                Key::Char('n') => self.answer(question.task, "deny"),
                 key => {
-                    self.mode = self.scrolled(at, &key).map_or(Mode::List, |at| Mode::Question(task, at));
+                    let at = self.scrolled(question.at, &key);
+                    self.mode = at.map_or(Mode::List, |at| Mode::Question(Question { at, ..question }));
                     None
                 }
             },
@@ -234,7 +248,7 @@ impl Ui {
                 self.model.see(key);
                 Some(Want::Page(key))
             }
-            Key::Char('y') => self.one().and_then(|task| self.allow(task, 0)),
+            Key::Char('y') => self.one().and_then(|task| self.allow(task, None)),
             Key::Char('n') => self.one().and_then(|task| self.answer(task, "deny")),
             Key::Char('p') => self.prompt(),
             Key::Char('r') => self.rerun(),
@@ -281,15 +295,24 @@ impl Ui {
         Some(Want::Page(key))
     }
 
-    /// Allows what a task's agent asks if the last frame showed the end of this question; else shows it from this line
-    /// on: nobody is to allow what nobody could read.
-    fn allow(&mut self, key: TaskKey, from: usize) -> Option<Want> {
-        let asked = self.model.row(key).and_then(|row| row.question.as_deref());
-        if asked.is_some_and(|asked| self.question_shown != Some((key, asked.request))) {
-            self.mode = Mode::Question(key, from);
-            return None;
+    /// Allows what a task's agent asks if the last frame showed the end of this question; else shows it, or its next
+    /// page: nobody is to allow what nobody could read.
+    fn allow(&mut self, task: TaskKey, shown: Option<Question>) -> Option<Want> {
+        let asked = self.model.row(task).and_then(|row| row.question.as_deref());
+        let Some(request) = asked.map(|asked| asked.request) else { return self.answer(task, "allow") };
+        if self.question_shown == Some((task, request)) {
+            return self.answer(task, "allow");
         }
-        self.answer(key, "allow")
+        let question = match shown.filter(|shown| shown.request == request) {
+            // Each page is drawn before the next one, however fast the key repeats.
+            Some(shown) if self.question_drawn == Some(shown) => {
+                Question { at: shown.at.saturating_add(self.rows), ..shown }
+            }
+            Some(shown) => shown,
+            None => Question { task, request, at: 0 },
+        };
+        self.mode = Mode::Question(question);
+        None
     }
 
     /// Answers the question of a task's agent. The option is chosen by the same rule as in `bgctl answer`.

@@ -128,10 +128,12 @@ fn r162_question_not_shown_to_its_end_is_shown_before_y_allows_it() {
     ui.rows = 5;
     // Another question of this task was shown, and that of another task.
     for shown in [None, Some((key(1), 6)), Some((key(2), 7))] {
-        ui.question_shown = shown;
-        assert_eq!((press(&mut ui, "y"), &ui.mode), (None, &Mode::Question(key(1), 0)));
-        assert_eq!((press(&mut ui, "y"), &ui.mode), (None, &Mode::Question(key(1), 5)), "a page further");
-        assert_eq!((press(&mut ui, "k"), &ui.mode), (None, &Mode::Question(key(1), 4)));
+        let at = |at| Question { task: key(1), request: 7, at };
+        (ui.question_shown, ui.question_drawn) = (shown, None);
+        assert_eq!((press(&mut ui, "yyy"), &ui.mode), (None, &Mode::Question(at(0))), "not drawn yet");
+        ui.question_drawn = Some(at(0));
+        assert_eq!((press(&mut ui, "yy"), &ui.mode), (None, &Mode::Question(at(5))), "a page further");
+        assert_eq!((press(&mut ui, "k"), &ui.mode), (None, &Mode::Question(at(4))));
         assert_eq!((press(&mut ui, "q"), &ui.mode), (None, &Mode::List));
     }
     press(&mut ui, "y");

@@ -21,7 +21,7 @@ use super::model::{By, Model};
 use super::row::Section;
 use super::search::{MOST_MIB, State};
 use super::task_key::HostNo;
-use super::ui::{Line, Mode, Preview, Ui};
+use super::ui::{Line, Mode, Preview, Question, Ui};
 
 /// Minimum width for showing the preview beside the list.
 const BESIDE: u16 = 100;
@@ -58,18 +58,27 @@ pub fn draw(ui: &mut Ui, scene: &Scene<'_>, buffer: &mut Buffer) -> Frame {
 /// Draws what covers the list: the keys, a graph or a question.
 fn over(ui: &mut Ui, body: Rect, buffer: &mut Buffer) {
     ui.rows = usize::from(body.height.saturating_sub(1));
+    ui.question_drawn = None;
+    if !matches!(ui.mode, Mode::List | Mode::Typing(..) | Mode::Confirm(..)) {
+        // The preview is covered.
+        ui.question_shown = None;
+    }
     match &mut ui.mode {
         Mode::Help(at) => boxed("Keys", &help::lines(usize::from(body.width)), at, body, buffer),
         Mode::Graph(lines, at) => boxed("Dependencies", lines, at, body, buffer),
-        Mode::Question(key, at) => {
-            let Some(row) = ui.model.row(*key) else { return };
+        Mode::Question(question) => {
+            let Some(row) = ui.model.row(question.task) else { return };
             let asked = row.question.as_deref();
+            if let Some(asked) = asked.filter(|asked| asked.request != question.request) {
+                (question.request, question.at) = (asked.request, 0);
+            }
             let lines =
                 asked.map(|asked| question::lines(asked, usize::from(body.width))).unwrap_or_default();
-            let title = format!("{} {} asks", key.short(), row.description);
-            boxed(&title, &lines, at, body, buffer);
-            let shows_end = *at + ui.rows >= lines.len();
-            ui.question_shown = asked.filter(|_| shows_end).map(|asked| (*key, asked.request));
+            let title = format!("{} {} asks", question.task.short(), row.description);
+            boxed(&title, &lines, &mut question.at, body, buffer);
+            let shows_end = ui.rows > 0 && question.at + ui.rows >= lines.len();
+            ui.question_shown = asked.filter(|_| shows_end).map(|_| (question.task, question.request));
+            ui.question_drawn = Some(*question);
         }
         Mode::List | Mode::Typing(..) | Mode::Confirm(..) => {}
     }
@@ -192,10 +201,10 @@ fn foot(ui: &Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer) -> Option<(
             put(buffer, area, 0, question, scene.style(Color::Yellow).add_modifier(Modifier::BOLD));
             return None;
         }
-        Mode::Question(key, _)
-            if let Some(asked) = ui.model.row(*key).and_then(|row| row.question.as_deref()) =>
+        Mode::Question(Question { task, .. })
+            if let Some(asked) = ui.model.row(*task).and_then(|row| row.question.as_deref()) =>
         {
-            let shows_end = ui.question_shown == Some((*key, asked.request));
+            let shows_end = ui.question_shown == Some((*task, asked.request));
             let keys = question::keys(asked, shows_end);
             put(buffer, area, 0, &keys, scene.style(Color::Yellow).add_modifier(Modifier::BOLD));
             return None;

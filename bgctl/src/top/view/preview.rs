@@ -72,7 +72,7 @@ fn one(ui: &Ui, key: TaskKey, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer
 
 /// Returns the whole question and the names of its options as lines of this many columns.
 fn asks(asked: &NeedsInput, columns: u16) -> Vec<String> {
-    let text = format!("asks: {}", clean_lines(asked.question.trim_end()));
+    let text = format!("asks: {}", clean_lines(asked.question.trim_end()).replace('\t', " "));
     let options = asked.options.iter().map(|option| format!("  {}", clean(&option.name)));
     let lines: Vec<String> = text.lines().map(str::to_owned).chain(options).collect();
     lines.iter().flat_map(|line| broken(line, usize::from(columns))).collect()

@@ -12,7 +12,7 @@ pub fn lines(asked: &NeedsInput, columns: usize) -> Vec<String> {
     let text = clean_lines(asked.question.trim_end());
     let text = format!("{text}\n\n{}", options(asked));
     let after = behind(asked).map(|words| format!("\n{words}")).unwrap_or_default();
-    (text + &after).lines().flat_map(|line| broken(line, columns)).collect()
+    (text + &after).replace('\t', " ").lines().flat_map(|line| broken(line, columns)).collect()
 }
 
 /// Says what the keys do: `y` allows only if the end of the question is visible.

@@ -293,7 +293,21 @@ fn r162_y_allows_only_a_question_whose_end_is_visible() {
     }
     let lines = ask(&mut ui, &long, (14, 80));
     assert!(lines.iter().any(|line| line.contains("rm -rf /`?")), "{lines:#?}");
+    assert_eq!(ui.question_shown, Some((key(1), 7)));
+    // Another question of the task begins at its first line.
+    asking.progress.needs_input =
+        Some(NeedsInput { request: 8, question: "Run\t`make`?".into(), ..samples::question() });
+    ui.model.put_listed(HostNo::default(), &asking, &Clock::of_tests());
+    assert_eq!(ui.key(Key::Char('y')), None);
+    let (lines, _) = drawn(&mut ui, &HashMap::new(), (14, 80));
+    assert_eq!((lines[2].as_str(), ui.question_shown), ("Run `make`?", Some((key(1), 8))));
     assert!(ui.key(Key::Char('y')).is_some());
+    // What covers a preview hides its question.
+    ui.key(Key::Help);
+    let mut pane = Pane::default();
+    pane.set_task(&asking);
+    drawn(&mut ui, &HashMap::from([(id(1), pane)]), (14, 170));
+    assert_eq!(ui.question_shown, None);
 }
 
 #[test]

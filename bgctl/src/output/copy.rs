@@ -188,6 +188,13 @@ impl Copier {
         Self { source: Growing::new(file, position), out, replay }
     }
 
+    /// Notes that the next bytes do not follow the last ones.
+    fn skipped(&mut self) {
+        if let Some(replay) = &mut self.replay {
+            replay.restart();
+        }
+    }
+
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.out.write_all(&shown(&mut self.replay, bytes))
     }
@@ -210,6 +217,7 @@ impl Copier {
                 }
                 Piece::Dropped(bytes) => {
                     report_dropped(bytes);
+                    self.skipped();
                     self.source.position += bytes;
                 }
             }
@@ -226,7 +234,11 @@ impl Copier {
         let mut buffer = vec![0; PIECE];
         // Always read once: only that detects a truncated file.
         loop {
+            let before = self.source.position;
             let count = self.source.read(&mut buffer)?;
+            if self.source.position != before + count as u64 {
+                self.skipped();
+            }
             self.write(&buffer[..count])?;
             if count == 0 || self.source.position >= end {
                 return Ok(());

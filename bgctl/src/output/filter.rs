@@ -91,12 +91,21 @@ impl Perform for Shown {
             (b"?", 'h' | 'l') if parameters.iter().any(is_screen) => self.is_alternate = action == 'h',
             _ if is_cut || self.is_alternate => {}
             ([], 'm') => self.sequence(parameters, action),
-            ([], 'A'..='G' | 'K') if self.redraws_lines => self.sequence(parameters, action),
+            ([], 'A'..='G' | 'K' | '@' | 'P' | 'X') if self.redraws_lines => {
+                self.sequence(parameters, action)
+            }
             // Not the whole screen, or what is above: that is not the output's.
             ([], 'J') if self.redraws_lines && parameters.iter().all(|what| matches!(what, [0])) => {
                 self.sequence(parameters, action);
             }
             _ => {}
+        }
+    }
+
+    /// A full reset also leaves the alternate screen.
+    fn esc_dispatch(&mut self, intermediates: &[u8], _is_cut: bool, byte: u8) {
+        if (intermediates, byte) == (&[], b'c') {
+            self.is_alternate = false;
         }
     }
 }
@@ -132,6 +141,10 @@ mod tests {
         assert!(!filter.has_left_out());
         assert_eq!(filter.push(b"\x1b[?1049h\x1b[1Atext\x1b[K\x1b[?1049lback"), "back");
         assert!(filter.has_left_out());
+        assert_eq!(
+            filter.push(b"\x1b[?1049htext\x1bcnext \x1b[2P\x1b[@\x1b[3X"),
+            "next \x1b[2P\x1b[0@\x1b[3X"
+        );
     }
 
     #[test]

@@ -137,7 +137,7 @@ impl Remote<'_> {
                 context.flush()?;
                 report_truncated();
             }
-            place.offset = 0;
+            *place = Place::new(0);
             return Ok((Step::More, chunk.task));
         }
         (place.offset, place.is_reached) = (signed(next), true);
@@ -152,6 +152,9 @@ impl Remote<'_> {
             {
                 context.flush()?;
                 report_dropped(begin - asked);
+                if let Some(replay) = &mut place.replay {
+                    replay.restart();
+                }
             }
             let bytes = chunk.encoding.decode(chunk.data).map_err(Failure::unreadable_output)?;
             context.print_bytes(&shown(&mut place.replay, &bytes))?;

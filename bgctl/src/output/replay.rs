@@ -28,6 +28,11 @@ impl Replay {
         Self::onto(&io::stdout())
     }
 
+    /// Starts anew after a gap: what was left out may have left the screen of a full-screen program.
+    pub fn restart(&mut self) {
+        self.filter = TextFilter::with_redrawn_lines();
+    }
+
     fn push(&mut self, bytes: &[u8]) -> String {
         let text = self.filter.push(bytes);
         if self.filter.has_left_out() && !std::mem::replace(&mut self.is_reported, true) {

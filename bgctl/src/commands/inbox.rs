@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal as _};
 use std::time::{Duration, Instant};
 
-use bgd_shared::client::{Client, FIRST_ANSWER};
+use bgd_shared::client::{Client, ClientError, FIRST_ANSWER};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::limits::{DURATION_MS, INBOX_PAGE_DEFAULT};
 use bgd_shared::notice::InboxItem;
@@ -31,8 +31,8 @@ struct Reading {
     /// How many more items to print.
     left: usize,
     has_printed: bool,
-    /// Whether another reader acknowledged all printed items first: it got them, too.
-    is_duplicate: bool,
+    /// Whether an item was printed that no other reader has acknowledged first: others may have got all of them, too.
+    has_own: bool,
     /// Number of lost items already reported.
     lost: u64,
     /// Instance of the daemon that holds the inbox.
@@ -75,7 +75,7 @@ pub fn run(args: &InboxArgs, context: &mut Context) -> Result<Code, Failure> {
     if let Some(wait) = args.wait {
         reading.wait_for_own(wait.0.unwrap_or(DURATION_MS), context)?;
     }
-    if reading.has_own() {
+    if reading.has_own {
         return Ok(Code::OK);
     }
     reading.report_empty(context);
@@ -139,6 +139,19 @@ fn follow(mut reading: Reading, page: InboxReadResult, context: &mut Context) ->
     }
 }
 
+/// Acknowledges items. Returns false if others have acknowledged them all. If the answer is lost, the call may have been
+/// carried out, so that a repeated one finds nothing to acknowledge: they count as this reader's then.
+fn acknowledged(params: &InboxAckParams, context: &mut Context) -> Result<bool, Failure> {
+    match context.link.client()?.call::<InboxAck>(params) {
+        Ok(result) => Ok(result.acknowledged > 0),
+        Err(ClientError::Closed | ClientError::Io(_)) => {
+            context.call::<InboxAck>(params)?;
+            Ok(true)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Returns the number of milliseconds until then.
 fn left_until(until: Option<Instant>) -> u64 {
     until.map_or(DURATION_MS, |until| {
@@ -162,7 +175,7 @@ impl Reading {
             // `--wait` prints one item, the one that ended the wait; the next call returns the rest.
             left: args.limit.map_or(if args.wait.is_some() { 1 } else { usize::MAX }, usize::from),
             has_printed: false,
-            is_duplicate: false,
+            has_own: false,
             lost: 0,
             instance: String::new(),
         }
@@ -252,11 +265,6 @@ impl Reading {
         Ok(context.link.client()?.answer::<InboxRead>(call)?)
     }
 
-    /// Reports whether an item was printed that no other reader acknowledged first.
-    fn has_own(&self) -> bool {
-        self.has_printed && !self.is_duplicate
-    }
-
     /// Waits for an item and prints it, until there is one that no other reader has got, or the time is over. Of two
     /// readers that wait for the same two ends, each is woken by one.
     fn wait_for_own(&mut self, wait_ms: u64, context: &mut Context) -> Result<(), Failure> {
@@ -264,7 +272,7 @@ impl Reading {
         let limit = Some(wait_ms).filter(|wait_ms| *wait_ms < DURATION_MS);
         let until = limit.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
         let (mut left, mut is_late) = (wait_ms, false);
-        while !self.has_own() && !is_late {
+        while !self.has_own && !is_late {
             let page = self.wait_on(left, until, context)?;
             left = left_until(until);
             is_late = page.items.is_empty() || left == 0;
@@ -315,12 +323,13 @@ impl Reading {
         if self.acknowledges {
             let instance = Some(self.instance.clone());
             let params = InboxAckParams { session: self.session.clone(), upto: self.after, instance };
-            let acknowledged = context.call::<InboxAck>(&params)?.acknowledged;
-            self.is_duplicate = acknowledged == 0;
-            if self.is_duplicate && self.left == 0 {
+            self.has_own |= acknowledged(&params, context)?;
+            if !self.has_own && self.left == 0 {
                 self.left = page.items.len();
             }
             self.lost = 0;
+        } else {
+            self.has_own = true;
         }
         Ok(())
     }

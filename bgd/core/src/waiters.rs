@@ -8,7 +8,6 @@ use bgd_shared::request::{BlockMode, BlockUntil};
 use serde::{Deserialize, Serialize};
 
 use super::caller::ReplyTo;
-use super::input::Selection;
 use super::task::{Ordinal, Task};
 use super::time::Mono;
 
@@ -19,10 +18,20 @@ pub struct WaiterId(pub u64);
 #[derive(Debug)]
 pub struct Block {
     pub to: ReplyTo,
-    pub which: Selection,
+    pub tasks: Vec<Ordinal>,
     pub deadline: Option<Mono>,
     pub mode: BlockMode,
     pub until: BlockUntil,
+}
+
+/// A request that also waits for tasks which are still to be added.
+#[derive(Debug)]
+pub struct Postponed {
+    pub block: Block,
+    /// The task added last at the time of the request.
+    pub after: Ordinal,
+    /// The batches of the tasks to be added.
+    pub batches: Vec<TaskId>,
 }
 
 /// The state that a waiter waits for.

@@ -45,7 +45,7 @@ use super::registry::Registry;
 use super::sharing::KeptEnv;
 use super::task::{Ordinal, Snapshot, State, Task, Work};
 use super::time::{Mono, Now};
-use super::waiters::{Block, WaiterId, Waiters};
+use super::waiters::{Postponed, WaiterId, Waiters};
 
 /// The owner of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -95,7 +95,7 @@ pub struct Core {
     failed_batches: Vec<TaskId>,
     /// Waits for tasks of a batch that are still to be added. Empty during an upgrade, which waits for these tasks.
     #[serde(skip)]
-    postponed: Vec<(TaskId, Block)>,
+    postponed: Vec<Postponed>,
     /// Batches persisted as having tasks to add.
     #[serde(skip)]
     written_entering: BTreeSet<TaskId>,

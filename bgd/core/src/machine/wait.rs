@@ -17,35 +17,38 @@ use crate::limits::CoreLimits;
 use crate::queue::Standing;
 use crate::task::{Ordinal, Snapshot, Task};
 use crate::time::Now;
-use crate::waiters::{Block, Until, WaitAction, Waiter, WaiterId};
+use crate::waiters::{Block, Postponed, Until, WaitAction, Waiter, WaiterId};
 
 impl Core {
-    /// Waits for tasks. If some of them are still to be added, the wait begins once they are: until then, those that
-    /// are there may all have ended.
-    pub(super) fn block(&mut self, now: Now, block: Block) -> Result<(), CoreError> {
-        match self.last_entering(&block.which)? {
-            Some(batch) => {
-                self.postponed.push((batch, block));
-                Ok(())
-            }
-            None => self.begin_block(now, block),
-        }
-    }
-
-    /// Returns the last batch of which a selection includes tasks that are still to be added.
-    fn last_entering(&self, which: &Selection) -> Result<Option<TaskId>, CoreError> {
+    /// Waits for the tasks that are selected now. If some of them are still to be added, the wait begins once they are:
+    /// until then, those that are there may all have ended.
+    pub(super) fn block(&mut self, now: Now, which: &Selection, block: Block) -> Result<(), CoreError> {
+        let tasks = self.select(which)?;
         let is_meant = self.means_entering(which)?;
-        Ok(self.batches.entering.iter().rfind(|entering| is_meant(entering)).map(|entering| entering.batch))
+        let entering = self.batches.entering.iter().filter(|entering| is_meant(entering));
+        let batches: Vec<TaskId> = entering.map(|entering| entering.batch).collect();
+        let block = Block { tasks, ..block };
+        if batches.is_empty() {
+            return self.begin_block(now, block);
+        }
+        self.may_wait(block.to, block.tasks.len())?;
+        self.postponed.push(Postponed { block, after: self.registry.last(), batches });
+        Ok(())
     }
 
     /// Begins the waits whose tasks have all been added meanwhile. A batch that came later holds up none.
     pub(super) fn begin_postponed(&mut self, now: Now) {
-        let is_entering =
-            |(batch, _): &(TaskId, Block)| self.batches.entering.iter().any(|one| one.batch == *batch);
+        let is_entering = |one: &Postponed| {
+            self.batches.entering.iter().any(|entering| one.batches.contains(&entering.batch))
+        };
         let postponed = std::mem::take(&mut self.postponed);
         let (waiting, ready): (Vec<_>, Vec<_>) = postponed.into_iter().partition(is_entering);
         self.postponed = waiting;
-        for (_, block) in ready {
+        for Postponed { mut block, after, batches } in ready {
+            let is_member = |task: &Task| task.plan().batch.is_some_and(|batch| batches.contains(&batch));
+            let added = self.registry.iter().filter(|(ordinal, task)| *ordinal > after && is_member(task));
+            block.tasks.extend(added.map(|(ordinal, _)| ordinal));
+            block.tasks.retain(|ordinal| self.registry.get(*ordinal).is_some());
             let to = block.to;
             if let Err(error) = self.begin_block(now, block) {
                 self.reply(Some(to), Reply::Error(error));
@@ -54,8 +57,7 @@ impl Core {
     }
 
     fn begin_block(&mut self, now: Now, block: Block) -> Result<(), CoreError> {
-        let Block { to, which, deadline, mode, until } = block;
-        let tasks = self.select(&which)?;
+        let Block { to, tasks, deadline, mode, until } = block;
         let until = match until {
             BlockUntil::Ended => Until::Finished,
             BlockUntil::Ready => Until::Ready,
@@ -86,7 +88,9 @@ impl Core {
     /// Refuses a wait that would give a client's waits too many tasks: each wait keeps its tasks, all replies may come
     /// at once, and the client may not read them. A single wait may have any number of tasks.
     fn may_wait(&self, to: ReplyTo, tasks: usize) -> Result<(), CoreError> {
-        let waited = self.waiters.waited_for_by(to.client);
+        let postponed = self.postponed.iter().filter(|one| one.block.to.client == to.client);
+        let postponed: usize = postponed.map(|one| one.block.tasks.len()).sum();
+        let waited = self.waiters.waited_for_by(to.client) + postponed;
         let fits = waited == 0 || waited + tasks <= WAITED_TASKS;
         if fits { Ok(()) } else { Err(CoreError::TooManyWaits(WAITED_TASKS)) }
     }
@@ -103,7 +107,7 @@ impl Core {
     pub fn waits(&self, to: ReplyTo) -> bool {
         self.waiters.waits(to)
             || self.inboxes.waits(to)
-            || self.postponed.iter().any(|(_, block)| block.to == to)
+            || self.postponed.iter().any(|one| one.block.to == to)
     }
 
     /// Refuses a wait for readiness on a task that defines none.
@@ -201,7 +205,7 @@ impl Core {
     /// Ends the waits of a client that is gone, and removes their timers. The tasks that it has asked to remove still
     /// are.
     pub(super) fn disconnect(&mut self, now: Now, client: u64) {
-        self.postponed.retain(|(_, block)| block.to.client != client);
+        self.postponed.retain(|one| one.block.to.client != client);
         for (id, waiter) in self.waiters.disconnect(client) {
             if let Some(at) = waiter.deadline {
                 self.timers.remove(&(at, Timer::Waiter(id)));

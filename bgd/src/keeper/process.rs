@@ -257,9 +257,10 @@ impl Keeper {
         let of_listener = if self.is_short { PollFlags::empty() } else { PollFlags::POLLIN };
         // Without a daemon, the keeper notes when processes end.
         let is_alone = self.connections.is_empty();
-        let processes = self.held.values().filter(|_| is_alone).filter_map(|held| held.descriptors.first());
-        let living = processes.filter(|process| !pidfd::has_ended(process));
-        let of_processes = living.map(|process| PollFd::new(process.as_fd(), PollFlags::POLLIN));
+        let has_no_note = |key: &Key| is_alone && !self.held.contains_key(&key.of_end());
+        let to_note = self.held.iter().filter(|(key, _)| has_no_note(key));
+        let processes = to_note.filter_map(|(_, held)| held.descriptors.first());
+        let of_processes = processes.map(|process| PollFd::new(process.as_fd(), PollFlags::POLLIN));
         let of_listener = PollFd::new(self.listener.as_fd(), of_listener);
         let mut all: Vec<PollFd<'_>> =
             [of_listener].into_iter().chain(of_connections).chain(of_processes).collect();

@@ -148,13 +148,14 @@ impl Core {
     fn exited(&mut self, now: Now, ordinal: Ordinal, exit: Exit, others: bool, at: Option<Timestamp>) {
         let Some(task) = self.registry.get(ordinal) else { return };
         let lingering = if others { Lingering::Yes } else { Lingering::No };
+        let ended_at = |began: Timestamp| at.map_or(now.wall, |at| within(at, Some(began), now));
         match &task.state {
             State::Running { pid, started_at, .. } => {
                 let finished = Finished {
                     outcome: verdict(&exit),
                     pid: *pid,
                     started_at: Some(*started_at),
-                    completed_at: at.map_or(now.wall, |at| within(at, Some(*started_at), now)),
+                    completed_at: ended_at(*started_at),
                     exit: Some(exit),
                     lingering,
                     in_foreground: false,
@@ -174,7 +175,7 @@ impl Core {
                         outcome: verdict_of_stop(reason),
                         pid,
                         started_at: Some(started_at),
-                        completed_at: now.wall,
+                        completed_at: ended_at(started_at),
                         exit: Some(exit),
                         lingering: Lingering::No,
                         in_foreground: false,

@@ -326,7 +326,6 @@ impl Local {
             self.handoffs.resume();
             return Ok(pid);
         }
-        self.ends.extend(ended_at.filter(|_| !has_exited).map(|at| (key, at)));
         match (has_exited, is_handed) {
             (true, _) => {}
             (false, true) => _ = self.handoffs.running.insert(task, Running { pid, client: None }),
@@ -336,6 +335,7 @@ impl Local {
             self.terminals.prepare().map_err(|error| io::Error::other(error.message.into_string()))?;
         }
         process.resume(&mut self.processes, &mut self.terminals, drains, &mut received)?;
+        self.ends.extend(ended_at.filter(|_| !has_exited).map(|at| (key, at)));
         self.terminals.resume(&HashMap::new(), &self.context.unread);
         self.handoffs.resume();
         let supervised = self.processes.supervised.get(&task);

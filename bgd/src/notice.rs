@@ -203,14 +203,19 @@ pub fn fitting(notice: &Wire, style: Style, most: usize, size: impl Fn(&str) -> 
     )
 }
 
-/// Formats a notice that does not fit even without a result: keeps the beginning of the question or error, and the
-/// commands that answer.
+/// Formats a notice that does not fit even without a result: keeps the beginning of the error, or both ends of
+/// the question and the commands that answer.
 fn without_result(notice: &Wire, style: Style, most: usize, size: &impl Fn(&str) -> usize) -> String {
     let rest = format!("(the rest: bgctl status {})", notice.task.id);
     let with = |why: &str| text(notice, Some(&format!("{why} …\n{rest}")), None, style);
     if let Some(why) = reason(notice)
         && size(&with("")) <= most
     {
+        // What a command does may be at its end, and an answer must not allow what it hides.
+        if notice.kind == NoticeKind::NeedsInput {
+            let with = |why: &str| text(notice, Some(&format!("{why}\n{rest}")), None, style);
+            return with(&cut_middle(why.trim_end(), most, &|part: &str| size(&with(part))));
+        }
         return with(cut(why, most, &|part: &str| size(&with(part))));
     }
     // Cut before escaping, so that no escape sequence is split.
@@ -230,6 +235,19 @@ fn cut<'a>(text: &'a str, most: usize, size: &impl Fn(&str) -> usize) -> &'a str
     let ends: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
     let count = ends.partition_point(|end| size(&text[..*end]) <= most);
     &text[..ends[count.saturating_sub(1)]]
+}
+
+/// Cuts as little as possible out of the middle, so that the result is not larger than `most`.
+fn cut_middle(text: &str, most: usize, size: &impl Fn(&str) -> usize) -> String {
+    let ends: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+    let count = ends.len() - 1;
+    let kept = |number: usize| {
+        let (begin, end) = (&text[..ends[number - number / 2]], &text[ends[count - number / 2]..]);
+        format!("{begin} … {end}")
+    };
+    let numbers: Vec<usize> = (0..=count).collect();
+    let fitting = numbers.partition_point(|number| size(&kept(*number)) <= most);
+    kept(fitting.saturating_sub(1))
 }
 
 /// Returns the longest suffix that is not larger than `most`.
@@ -315,7 +333,8 @@ mod tests {
             for option in ["allow\\-once", "reject"] {
                 assert!(text.contains(&format!(" {option} \\-\\-request 3")), "{most}: {text}");
             }
-            assert!(text.contains(" …\n(the rest: bgctl status 00000000"), "{most}: {text}");
+            let ends = ["rm \\*; ", " … ", "+ c\n(the rest: bgctl status 00000000"];
+            assert!(ends.iter().all(|part| text.contains(part)), "{most}: {text}");
         }
         // There is no room even for the answers.
         let text = fitting(&notice, style, 300, size);

@@ -19,7 +19,7 @@ use crate::client::answer::Answer;
 use crate::core::durable::{Kept, TaskRow};
 use crate::core::{Begin, Core, Effect, Fact, Input, Ordinal, Reply, ReplyTo, Request, State, Task};
 use crate::exec::left::{Ended, HeldRun, Resumed};
-use crate::journal::{Journal, Recorded};
+use crate::journal::{Journal, PANICKED, Recorded};
 use crate::keeper::Key;
 use crate::os::clock::Stamp;
 use crate::wire::calls::Body;
@@ -410,6 +410,8 @@ impl Dispatcher {
         let hint = if durable.is_missing() {
             // The reason says what to do.
             "running tasks continue, and submissions are accepted again within a second after the folder is back"
+        } else if durable.trouble.as_deref() == Some(PANICKED) {
+            "running tasks continue, and the next daemon finds them again"
         } else {
             "free some space, or make the disk writable again: running tasks continue, and submissions are accepted \
              again within a second after that"

@@ -41,6 +41,9 @@ const GROUP: usize = 4096;
 /// How long to wait before failed writes are retried.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// Why nothing is written any more after a panic.
+pub const PANICKED: &str = "internal error in the daemon: see its log, then restart it";
+
 /// How long an ending daemon may keep the journal's lock.
 const LEAVING: Duration = Duration::from_secs(1);
 
@@ -430,7 +433,7 @@ impl Writer {
     /// Reports every step as not written, after a panic: which of the last ones are in the file is unknown, and writing
     /// later ones without them would record a state that never existed.
     fn refuse_all(&self, ordered: &Receiver<(u64, Changes)>) {
-        let why: Arc<str> = "internal error in the daemon: see its log, then restart it".into();
+        let why: Arc<str> = PANICKED.into();
         tracing::error!(
             "the journal's thread panicked: nothing more is written until the daemon is restarted"
         );

@@ -33,7 +33,7 @@ from ._methods import AsyncMethods
 from ._requests import Conditions, References, Stream, Text, listed, reference, references, update
 from ._socket import PAUSES
 from ._streams import OnRestart, Place
-from ._successor import Repeats, naming, stopped
+from ._successor import MayStart, Repeats, always, naming, stopped
 
 
 class AsyncClient(AsyncMethods):
@@ -171,12 +171,12 @@ class AsyncClient(AsyncMethods):
         """Connects to the daemon to which a call is made again after this connection was lost, or raises the error."""
         if self._is_closed:
             raise error
-        starts = repeats.lost(error, lost.instance)
+        repeats.lost(error, lost.instance)
         for pause in PAUSES:
             try:
-                connection = await self._connected(starts)
+                connection = await self._connected(repeats.may_start)
             except NoDaemon:
-                if not repeats.seeks or (starts and self._starts):
+                if not repeats.seeks or (self._starts and repeats.could_start):
                     raise
                 await asyncio.sleep(pause)
             else:
@@ -184,7 +184,7 @@ class AsyncClient(AsyncMethods):
                 return connection
         raise stopped() from error
 
-    async def _connected(self, starts: bool = True) -> AsyncConnection:
+    async def _connected(self, may_start: MayStart = always) -> AsyncConnection:
         if self._lock is None:
             # Made here: up to Python 3.9 a lock belongs to the loop that was current when it was made.
             self._lock = asyncio.Lock()
@@ -195,12 +195,14 @@ class AsyncClient(AsyncMethods):
                 if self._connection is not None:
                     await self._connection.close()
                     self._connection = None
-                self._connection, self._hello = await self._wanted(self._owns, starts)
+                self._connection, self._hello = await self._wanted(self._owns, may_start)
             return self._connection
 
-    async def _wanted(self, owns: bool, starts: bool = True) -> tuple[AsyncConnection, types.HelloResult]:
+    async def _wanted(
+        self, owns: bool, may_start: MayStart = always
+    ) -> tuple[AsyncConnection, types.HelloResult]:
         """Makes a connection, unless the client is closed in the meantime."""
-        connection, hello = await self._open(self._starts and starts, owns)
+        connection, hello = await self._open(may_start, owns)
         if self._is_closed:
             await connection.close()
             raise ConnectionLost("the client was closed")
@@ -220,16 +222,16 @@ class AsyncClient(AsyncMethods):
         await connection.close()
 
     async def _open(
-        self, starts: bool, owns: bool, streams: bool = False
+        self, may_start: MayStart, owns: bool, streams: bool = False
     ) -> tuple[AsyncConnection, types.HelloResult]:
-        """Makes a connection, and introduces this client."""
+        """Makes a connection, and introduces this client. Before each attempt, asks whether it may start a daemon."""
         for pause in PAUSES:
             try:
-                return await self._introduced(starts, owns, streams)
+                return await self._introduced(self._starts and may_start(), owns, streams)
             except ConnectionLost:
                 # The daemon is about to end.
                 await asyncio.sleep(pause)
-        return await self._introduced(starts, owns, streams)
+        return await self._introduced(self._starts and may_start(), owns, streams)
 
     async def _introduced(
         self, starts: bool, owns: bool, streams: bool

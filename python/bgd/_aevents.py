@@ -12,7 +12,7 @@ from ._core import checked, present
 from ._failure import BgdError, ConnectionLost, NoDaemon, Timeout
 from ._socket import PAUSES
 from ._streams import Item, Place
-from ._successor import Tries, is_left, no_daemon
+from ._successor import Ends, is_left, no_daemon
 
 if TYPE_CHECKING:
     from ._aclient import AsyncClient
@@ -30,7 +30,8 @@ class AsyncEventStream(AsyncIterator[Item]):
         self._place = place
         self._connection: Optional[AsyncConnection] = None
         self._pending: list[Item] = []
-        self._tries = Tries()
+        self._ends = Ends()
+        self._could_start = False
         self._has_begun = False
         self._is_closed = False
 
@@ -69,6 +70,7 @@ class AsyncEventStream(AsyncIterator[Item]):
                 left = None if deadline is None else max(0.0, deadline - now())
                 item, again = self._place.take(await connection.notification(left))
             except ConnectionLost:
+                self._ends.add()
                 await self._drop()
                 continue
             if again:
@@ -83,18 +85,21 @@ class AsyncEventStream(AsyncIterator[Item]):
         while (connection := self._connection) is None:
             if self._is_closed:
                 raise ConnectionLost("the stream was closed")
-            starts = self._client._starts and self._may_start()
             try:
-                await self._subscribe(starts)
+                await self._subscribe()
             except (NoDaemon, ConnectionLost) as error:
-                if not self._has_begun or (starts and isinstance(error, NoDaemon)):
+                if not self._has_begun:
+                    raise
+                if isinstance(error, ConnectionLost):
+                    self._ends.add()
+                elif self._client._starts and self._could_start:
                     raise
                 await self._pause(pauses, deadline, error)
                 pauses += 1
         return connection
 
-    async def _subscribe(self, starts: bool) -> None:
-        connection, hello = await self._client._open(starts, owns=False, streams=True)
+    async def _subscribe(self) -> None:
+        connection, hello = await self._client._open(self._may_start, owns=False, streams=True)
         try:
             news = self._place.meets(hello["instance"])
             if news is not None:
@@ -111,7 +116,8 @@ class AsyncEventStream(AsyncIterator[Item]):
 
     def _may_start(self) -> bool:
         """Whether a daemon may be started: whoever has stopped one does not want this to start another one."""
-        return not self._has_begun or (is_left(self._client.path) and self._tries.may_try())
+        self._could_start = not self._has_begun or (self._ends.may_follow and is_left(self._client.path))
+        return self._could_start
 
     async def _begin(self, connection: AsyncConnection) -> None:
         steps = self._place.subscribing()

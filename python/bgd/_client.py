@@ -34,7 +34,7 @@ from ._methods import Methods
 from ._requests import Conditions, References, Stream, Text, listed, reference, references, update
 from ._socket import PAUSES
 from ._streams import OnRestart, Place
-from ._successor import Repeats, naming, stopped
+from ._successor import MayStart, Repeats, always, naming, stopped
 from ._task import Task
 
 PAGE = 1000
@@ -199,12 +199,12 @@ class Client(Methods):
         """Connects to the daemon to which a call is made again after this connection was lost, or raises the error."""
         if self._is_closed:
             raise error
-        starts = repeats.lost(error, lost.instance)
+        repeats.lost(error, lost.instance)
         for pause in PAUSES:
             try:
-                connection = self._connected(starts)
+                connection = self._connected(repeats.may_start)
             except NoDaemon:
-                if not repeats.seeks or (starts and self._starts):
+                if not repeats.seeks or (self._starts and repeats.could_start):
                     raise
                 time.sleep(pause)
             else:
@@ -225,7 +225,7 @@ class Client(Methods):
         for connection in inherited:
             connection.forget()
 
-    def _connected(self, starts: bool = True) -> Connection:
+    def _connected(self, may_start: MayStart = always) -> Connection:
         self._leave_to_parent()
         with self._lock:
             if self._is_closed:
@@ -236,14 +236,14 @@ class Client(Methods):
                     self._connection.close()
                     self._connection = None
             if self._connection is None:
-                self._connection, self._hello = self._open(self._starts and starts, self._owns)
+                self._connection, self._hello = self._open(may_start, self._owns)
             return self._connection
 
     def _another(self) -> Connection:
         """Makes a further connection, which ends with this client if it is not dropped before."""
         # Only that of the client owns the session, so that it must be there first.
         self._connected()
-        connection, _ = self._open(self._starts, owns=False)
+        connection, _ = self._open(always, owns=False)
         with self._lock:
             if not self._is_closed:
                 self._others.add(connection)
@@ -258,15 +258,15 @@ class Client(Methods):
             self._others.discard(connection)
         connection.close()
 
-    def _open(self, starts: bool, owns: bool) -> tuple[Connection, types.HelloResult]:
-        """Makes a connection, and introduces this client."""
+    def _open(self, may_start: MayStart, owns: bool) -> tuple[Connection, types.HelloResult]:
+        """Makes a connection, and introduces this client. Before each attempt, asks whether it may start a daemon."""
         for pause in PAUSES:
             try:
-                return self._introduced(starts, owns)
+                return self._introduced(self._starts and may_start(), owns)
             except ConnectionLost:
                 # The daemon is about to end.
                 time.sleep(pause)
-        return self._introduced(starts, owns)
+        return self._introduced(self._starts and may_start(), owns)
 
     def _introduced(self, starts: bool, owns: bool) -> tuple[Connection, types.HelloResult]:
         stream = _socket.connect_or_start(self.path, starts, self._bgctl)

@@ -12,7 +12,7 @@ from ._core import checked, present
 from ._failure import BgdError, ConnectionLost, NoDaemon, Timeout
 from ._socket import PAUSES
 from ._streams import Item, Place
-from ._successor import Tries, is_left, no_daemon
+from ._successor import Ends, is_left, no_daemon
 
 if TYPE_CHECKING:
     from ._client import Client
@@ -30,7 +30,8 @@ class EventStream(Iterator[Item]):
         self._place = place
         self._connection: Optional[Connection] = None
         self._pending: list[Item] = []
-        self._tries = Tries()
+        self._ends = Ends()
+        self._could_start = False
         self._process = os.getpid()
         self._has_begun = False
         self._is_closed = False
@@ -69,6 +70,7 @@ class EventStream(Iterator[Item]):
             try:
                 item, again = self._place.take(connection.notification(deadline))
             except ConnectionLost:
+                self._ends.add()
                 self._drop()
                 continue
             if again:
@@ -86,18 +88,21 @@ class EventStream(Iterator[Item]):
         while (connection := self._connection) is None:
             if self._is_closed:
                 raise ConnectionLost("the stream was closed")
-            starts = self._client._starts and self._may_start()
             try:
-                self._subscribe(starts)
+                self._subscribe()
             except (NoDaemon, ConnectionLost) as error:
-                if not self._has_begun or (starts and isinstance(error, NoDaemon)):
+                if not self._has_begun:
+                    raise
+                if isinstance(error, ConnectionLost):
+                    self._ends.add()
+                elif self._client._starts and self._could_start:
                     raise
                 self._pause(pauses, deadline, error)
                 pauses += 1
         return connection
 
-    def _subscribe(self, starts: bool) -> None:
-        connection, hello = self._client._open(starts, owns=False)
+    def _subscribe(self) -> None:
+        connection, hello = self._client._open(self._may_start, owns=False)
         try:
             news = self._place.meets(hello["instance"])
             if news is not None:
@@ -114,7 +119,8 @@ class EventStream(Iterator[Item]):
 
     def _may_start(self) -> bool:
         """Whether a daemon may be started: whoever has stopped one does not want this to start another one."""
-        return not self._has_begun or (is_left(self._client.path) and self._tries.may_try())
+        self._could_start = not self._has_begun or (self._ends.may_follow and is_left(self._client.path))
+        return self._could_start
 
     def _begin(self, connection: Connection) -> None:
         deadline = after(self._client.timeout)

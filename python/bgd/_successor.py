@@ -6,14 +6,13 @@ The rules are those of bgctl, see "Waiting commands" in bgd-guarantees(7).
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Optional
 
 from . import _constants as constants
 from . import _socket
-from ._connection import NotSent
+from ._connection import NotSent, now
 from ._failure import BgdError, ConnectionLost, NoAnswer, NoDaemon, OtherInstance
 
 REPEATABLE = frozenset(
@@ -27,11 +26,11 @@ REPEATABLE = frozenset(
 WAITS = {"task.block": ("timeout_ms", constants.BLOCK_TIMEOUT_MS), "inbox.read": ("wait_ms", None)}
 """Methods that wait: the param that says for how many milliseconds, and its default."""
 
-TRIES = 8
-"""Most daemons in a row that are sought: nobody keeps starting daemons that die at once."""
+BURST = 10
+"""Most daemons that may end within `BURST_TIME`: nobody keeps starting daemons that die at once."""
 
-IN_A_ROW = 10.0
-"""Longest time from one search to the next in the same row, in seconds."""
+BURST_TIME = 10.0
+"""The time in which ended daemons are counted, from the first one on, in seconds."""
 
 STOPPED = "the daemon has ended; tasks that it did not cancel keep running, and the next daemon takes them over"
 
@@ -63,20 +62,24 @@ def stopped() -> ConnectionLost:
     return ConnectionLost(STOPPED, "repeat the call when a daemon is running")
 
 
-class Tries:
-    """Counts the searches for a next daemon."""
+class Ends:
+    """Counts the daemons that have ended while something waited for them."""
 
     def __init__(self) -> None:
+        self._begin: Optional[float] = None
         self._count = 0
-        self._last: Optional[float] = None
 
-    def may_try(self) -> bool:
-        """Whether a daemon may be sought once more."""
-        now = time.monotonic()
-        is_in_a_row = self._last is not None and now - self._last < IN_A_ROW
-        self._count = self._count + 1 if is_in_a_row else 1
-        self._last = now
-        return self._count <= TRIES
+    def add(self) -> None:
+        """Counts a daemon that has ended."""
+        at = now()
+        if self._begin is None or at - self._begin >= BURST_TIME:
+            self._begin, self._count = at, 0
+        self._count += 1
+
+    @property
+    def may_follow(self) -> bool:
+        """Whether the daemon after the last one that was counted may be waited for and started."""
+        return self._count <= BURST
 
 
 class Repeats:
@@ -86,15 +89,27 @@ class Repeats:
         self._path = path
         self._method = method
         self._params = params
-        self._begun = time.monotonic()
-        self._tries = Tries()
+        self._begun = now()
+        self._ends = Ends()
         self._was_unsent = False
         self._instance: Optional[str] = None
+        self.could_start = False
+        """The last answer of `may_start`."""
 
     @property
     def seeks(self) -> bool:
         """Whether a durable daemon has ended, so that the next one with its tasks is sought."""
         return self._instance is not None
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the call may be made again to the next daemon, which has the same tasks."""
+        return self._method in REPEATABLE and is_durable(self._path)
+
+    def may_start(self) -> bool:
+        """Whether a daemon may be started at this moment; it may only be waited for otherwise."""
+        self.could_start = not self.seeks or is_left(self._path)
+        return self.could_start
 
     def params(self) -> dict[str, Any]:
         """Returns the params for the call as it is made now: if it is made again, it waits for the rest of its time."""
@@ -102,24 +117,35 @@ class Repeats:
         ms = self._params.get(name, default)
         if not self.seeks or not isinstance(ms, (int, float)):
             return self._params
-        return {**self._params, name: max(0, int(ms - (time.monotonic() - self._begun) * 1000))}
+        return {**self._params, name: max(0, int(ms - (now() - self._begun) * 1000))}
 
-    def lost(self, error: ConnectionLost, instance: Optional[str]) -> bool:
-        """Takes the loss of the connection to the daemon of this instance. Returns whether the next one may be started;
-        it may only be waited for otherwise. Raises the error if the call is not to be made again."""
+    def lost(self, error: ConnectionLost, instance: Optional[str]) -> None:
+        """Takes the loss of the connection to the daemon of this instance. Raises the error if the call is not to be
+        made again."""
         if isinstance(error, NotSent) and not self._was_unsent:
             # The daemon has closed the connection since the last call, for example because it ended.
             self._was_unsent = True
-            return True
-        if self._method not in REPEATABLE or not is_durable(self._path) or not self._tries.may_try():
+            return
+        if not self.is_repeatable:
+            raise error
+        self._ends.add()
+        if not self._ends.may_follow:
             raise error
         self._instance = self._instance or instance
-        return is_left(self._path)
 
     def meets(self, instance: Optional[str], error: ConnectionLost) -> None:
         """Compares the daemon that is running now with the one that was lost. Raises the error if its tasks differ."""
         if self._instance not in (None, instance):
             raise error
+
+
+MayStart = Callable[[], bool]
+"""Says whether a daemon may be started at this moment."""
+
+
+def always() -> bool:
+    """For calls that have not waited for an earlier daemon."""
+    return True
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import threading
 import unittest
@@ -17,7 +18,8 @@ from unittest import mock
 from support import HELLO, PATIENCE, Case, Gate, answer, server
 
 import bgd
-from bgd._connection import Connection
+from bgd import _socket, _successor
+from bgd._connection import Connection, NotSent
 
 
 class Waiting:
@@ -208,14 +210,33 @@ class Ended(Case):
 def noted(note: dict[str, Any], say: Callable[[dict[str, Any]], Optional[bytes]], greets: bool = True) -> Iterator[str]:
     """Runs a server with this note beside its socket."""
     with server(say, greets) as path:
-        Path(f"{path}.lock").write_text(json.dumps(note))
+        write_note(path, note)
         yield path
+
+
+def write_note(path: str, note: dict[str, Any]) -> None:
+    Path(f"{path}.lock").write_text(json.dumps(note))
+
+
+@contextmanager
+def starts_seen() -> Iterator[list[bool]]:
+    """Returns a list that grows by each attempt to connect: whether it may start a daemon."""
+    seen: list[bool] = []
+    connect_or_start = _socket.connect_or_start
+
+    def sees(path: str, starts: bool, bgctl: Optional[_socket.PathLike]) -> socket.socket:
+        seen.append(starts)
+        return connect_or_start(path, starts, bgctl)
+
+    with mock.patch.object(_socket, "connect_or_start", sees):
+        yield seen
 
 
 class Repeated(Case):
     """What goes to the next daemon, by servers that lose connections."""
 
     NOTE = {"durable": True, "phase": "ready"}
+    ENDING = {"durable": True, "phase": "ending"}
 
     def test_only_calls_that_change_nothing_are_made_again(self) -> None:
         def once_lost(request: dict[str, Any]) -> Optional[bytes]:
@@ -239,18 +260,17 @@ class Repeated(Case):
     def test_a_repeated_wait_has_the_rest_of_its_time(self) -> None:
         def once_lost(request: dict[str, Any]) -> Optional[bytes]:
             asked.append(request["params"]["timeout_ms"])
+            clock[0] += 10
             found = {"tasks": [], "active": [], "finished": ["x"], "timed_out": False}
             return None if len(asked) % 2 else answer(request, found)
 
         asked: list[Optional[int]] = []
+        clock = [0.0]
         with noted(self.NOTE, once_lost) as path, bgd.Client(path) as client:
-            clock = iter(range(0, 1000, 10))
-            with mock.patch("bgd._successor.time.monotonic", lambda: next(clock)):
+            with mock.patch("bgd._successor.now", lambda: clock[0]):
                 client.wait("x", timeout=25)
-            self.assertEqual(asked[0], 25_000)
-            self.assertLess(asked[1] or 0, 25_000)
-            client.wait("x", timeout=None)
-            self.assertEqual(asked[2:], [None, None])
+                client.wait("x", timeout=None)
+        self.assertEqual(asked, [25_000, 15_000, None, None])
 
     def test_a_next_daemon_with_other_tasks_is_not_asked(self) -> None:
         def says(request: dict[str, Any]) -> Optional[bytes]:
@@ -274,9 +294,91 @@ class Repeated(Case):
             asked.append(request["method"])
 
         with noted(self.NOTE, loses) as path, bgd.Client(path) as client:
-            with self.assertRaises(bgd.ConnectionLost):
+            with mock.patch("bgd._successor.now", lambda: 0.0), self.assertRaises(bgd.ConnectionLost):
                 client.task_list()
-        self.assertEqual(len(asked), 1 + 8)
+        self.assertEqual(len(asked), 1 + 10)
+
+    def test_ended_daemons_are_counted_for_ten_seconds(self) -> None:
+        def followed(every: float, count: int) -> list[bool]:
+            ends = _successor.Ends()
+            found: list[bool] = []
+            for number in range(count):
+                with mock.patch("bgd._successor.now", lambda: number * every):
+                    ends.add()
+                found.append(ends.may_follow)
+            return found
+
+        self.assertEqual(followed(9.0, 30), [True] * 30)
+        self.assertEqual(followed(1.0, 30), [True] * 30)
+        # The first one more than ten in ten seconds is not followed; then the count begins anew.
+        self.assertEqual(followed(0.9375, 13), [True] * 10 + [False] + [True] * 2)
+
+    def test_a_stream_counts_the_connections_it_has_lost(self) -> None:
+        def says(request: dict[str, Any]) -> bytes:
+            text = answer(request, {"subscription": 7, "seq": 1, "instance": "fake"})
+            return text + b'{"jsonrpc":"2.0","method":"event","params":{"subscription":7,"kind":"x","seq":1}}\n'
+
+        async def asynchronous(path: str) -> None:
+            async with bgd.AsyncClient(path) as client, client.events(timeout=PATIENCE) as events:
+                for number in range(14):
+                    clock[0] = 10.0 if number == 13 else 0.0
+                    await events.__anext__()
+                    # As when the daemon has ended.
+                    (await events.connect())._socket.shutdown(socket.SHUT_RDWR)
+
+        clock = [0.0]
+        # The client, the stream, and the stream again after each loss.
+        expected = [True] * (2 + 10) + [False] * 2 + [True]
+        with noted(self.NOTE, says) as path, mock.patch("bgd._successor.now", lambda: clock[0]):
+            with starts_seen() as starts, bgd.Client(path) as client, client.events(timeout=PATIENCE) as events:
+                for number in range(14):
+                    clock[0] = 10.0 if number == 13 else 0.0
+                    next(events)
+                    events.connect()._shut_down()
+            self.assertEqual(starts, expected)
+            with starts_seen() as starts:
+                asyncio.run(asynchronous(path))
+            self.assertEqual(starts, expected)
+
+    def test_a_daemon_stopped_while_it_is_sought_is_not_started(self) -> None:
+        def stops(request: dict[str, Any]) -> Optional[bytes]:
+            asked.append(request["method"])
+            if asked == ["hello"]:
+                return answer(request, HELLO)
+            if asked[-1] == "hello":
+                write_note(path, self.ENDING)
+                Path(path).unlink()
+            return None
+
+        async def asynchronous() -> None:
+            async with bgd.AsyncClient(path) as client:
+                await client.task_list()
+
+        asked: list[str] = []
+        with mock.patch("bgd._client.PAUSES", [0.0] * 3), mock.patch("bgd._aclient.PAUSES", [0.0] * 3):
+            with noted(self.NOTE, stops, greets=False) as path, starts_seen() as starts, bgd.Client(path) as client:
+                with self.assertRaisesRegex(bgd.ConnectionLost, "the next daemon takes them over"):
+                    client.task_list()
+            self.assertEqual(starts, [True] * 2 + [False] * 3)
+            asked.clear()
+            with noted(self.NOTE, stops, greets=False) as path, starts_seen() as starts:
+                with self.assertRaisesRegex(bgd.ConnectionLost, "the next daemon takes them over"):
+                    asyncio.run(asynchronous())
+            self.assertEqual(starts, [True] * 2 + [False] * 3)
+
+    def test_a_repeated_call_that_was_not_sent_starts_no_stopped_daemon(self) -> None:
+        with noted(self.NOTE, lambda request: None) as path:
+            repeats = _successor.Repeats(path, "task.block", {})
+            repeats.lost(NotSent("closed"), "fake")
+            write_note(path, self.ENDING)
+            self.assertTrue(repeats.may_start(), "nothing was lost")
+            write_note(path, self.NOTE)
+            repeats = _successor.Repeats(path, "task.block", {})
+            repeats.lost(bgd.ConnectionLost("killed"), "fake")
+            self.assertTrue(repeats.may_start(), "it was killed")
+            write_note(path, self.ENDING)
+            repeats.lost(NotSent("closed"), "fake")
+            self.assertFalse(repeats.may_start(), "it was stopped")
 
     def test_a_closed_client_asks_nobody_again(self) -> None:
         def closes(request: dict[str, Any]) -> bytes:

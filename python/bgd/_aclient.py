@@ -29,6 +29,7 @@ from ._core import (
 )
 from ._failure import ConnectionLost, NoDaemon, UsageError
 from ._handoff import AsyncioHandoff, HandedOver, Handoff, PopenHandoff, Process
+from ._kinds import ShuttingDown
 from ._methods import AsyncMethods
 from ._requests import Conditions, References, Stream, Text, listed, reference, references, update
 from ._socket import PAUSES
@@ -162,13 +163,21 @@ class AsyncClient(AsyncMethods):
             try:
                 result = await connection.call(method, repeats.params(), fds, limit)
                 break
-            except ConnectionLost as error:
+            except (ConnectionLost, ShuttingDown) as error:
                 connection = await self._next(repeats, error, connection)
         self._numbers.learn(method, sent, result)
         return result
 
-    async def _next(self, repeats: Repeats, error: ConnectionLost, lost: AsyncConnection) -> AsyncConnection:
+    async def _next(
+        self, repeats: Repeats, error: Union[ConnectionLost, ShuttingDown], lost: AsyncConnection
+    ) -> AsyncConnection:
         """Connects to the daemon to which a call is made again after this connection was lost, or raises the error."""
+        if isinstance(error, ShuttingDown):
+            # A durable daemon ends; so it answers reads that wait.
+            ended = await lost.until_closed(constants.BUSY) if repeats.is_repeatable else None
+            if ended is None:
+                raise error
+            error = ended
         if self._is_closed:
             raise error
         repeats.lost(error, lost.instance)

@@ -99,6 +99,11 @@ class AsyncConnection:
         self._taken.set()
         return self._notifications.popleft()
 
+    async def until_closed(self, timeout: float) -> Optional[ConnectionLost]:
+        """Waits until the daemon has closed the connection. Returns the error for that; None if it has not."""
+        await asyncio.wait({self._reader}, timeout=timeout)
+        return self._failure if isinstance(self._failure, ConnectionLost) else None
+
     async def close(self) -> None:
         """Closes the connection. Whoever waits for an answer gets ConnectionLost."""
         self._fail(ConnectionLost("the connection was closed"))

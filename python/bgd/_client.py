@@ -30,6 +30,7 @@ from ._core import (
 from ._events import EventStream
 from ._failure import ConnectionLost, NoDaemon, UsageError
 from ._handoff import HandedOver, PopenHandoff, Process
+from ._kinds import ShuttingDown
 from ._methods import Methods
 from ._requests import Conditions, References, Stream, Text, listed, reference, references, update
 from ._socket import PAUSES
@@ -190,13 +191,21 @@ class Client(Methods):
             try:
                 result = connection.call(method, repeats.params(), fds, after(limit))
                 break
-            except ConnectionLost as error:
+            except (ConnectionLost, ShuttingDown) as error:
                 connection = self._next(repeats, error, connection)
         self._numbers.learn(method, sent, result)
         return result
 
-    def _next(self, repeats: Repeats, error: ConnectionLost, lost: Connection) -> Connection:
+    def _next(
+        self, repeats: Repeats, error: Union[ConnectionLost, ShuttingDown], lost: Connection
+    ) -> Connection:
         """Connects to the daemon to which a call is made again after this connection was lost, or raises the error."""
+        if isinstance(error, ShuttingDown):
+            # A durable daemon ends; so it answers reads that wait.
+            ended = lost.until_closed(after(constants.BUSY)) if repeats.is_repeatable else None
+            if ended is None:
+                raise error
+            error = ended
         if self._is_closed:
             raise error
         repeats.lost(error, lost.instance)

@@ -106,6 +106,14 @@ class Connection:
         self._until(takes, deadline, "nothing came within the timeout")
         return taken[0]
 
+    def until_closed(self, deadline: Optional[float]) -> Optional[ConnectionLost]:
+        """Waits until the daemon has closed the connection. Returns the error for that; None if it has not."""
+        try:
+            self._until(lambda: False, deadline, "the daemon has not closed the connection")
+        except BgdError as error:
+            return error if isinstance(error, ConnectionLost) else None
+        return None
+
     def close(self) -> None:
         """Closes the connection. Whoever waits for an answer gets ConnectionLost."""
         self._fail(ConnectionLost("the connection was closed"))

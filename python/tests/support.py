@@ -140,6 +140,11 @@ class Gate:
 Say = Callable[[dict[str, Any]], Optional[bytes]]
 """Returns what a server sends for a request; None to close the connection."""
 
+
+class Last(bytes):
+    """What a server sends before it closes the connection."""
+
+
 HELLO = {
     "protocol": 1,
     "version": "0",
@@ -173,6 +178,8 @@ def server(say: Say, greets: bool = True) -> Iterator[str]:
                     if words is None:
                         return
                     connection.sendall(words)
+                    if isinstance(words, Last):
+                        return
 
         def accept() -> None:
             while True:

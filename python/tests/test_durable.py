@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Optional
 from unittest import mock
 
-from support import HELLO, PATIENCE, Case, Gate, answer, server
+from support import HELLO, PATIENCE, Case, Gate, Last, answer, server
 
 import bgd
 from bgd import _socket, _successor
@@ -151,6 +151,15 @@ class Durable(Case):
         self.assertIn("the next daemon takes them over", str(error))
         gate.open()
         self.assertEqual(task.wait(timeout=PATIENCE)["status"], "completed")
+
+    def test_a_read_that_waits_is_lost_when_the_daemon_is_stopped(self) -> None:
+        self.client.connect()
+        waiting = Waiting(lambda: self.client.inbox_read("mine", wait_ms=int(PATIENCE * 1000)), "inbox.read")
+        self.client.hello()
+        self.stop()
+        error = waiting.outcome()
+        self.assertIsInstance(error, bgd.ConnectionLost)
+        self.assertIn("the next daemon takes them over", str(error))
 
     def test_asynchronous_calls_go_on_with_the_next_daemon(self) -> None:
         gate = self.gate()
@@ -339,6 +348,50 @@ class Repeated(Case):
             with starts_seen() as starts:
                 asyncio.run(asynchronous(path))
             self.assertEqual(starts, expected)
+
+    def test_a_read_refused_at_the_end_goes_on_with_the_next_daemon(self) -> None:
+        def once_refused(request: dict[str, Any]) -> bytes:
+            asked.append(request["params"]["wait_ms"])
+            clock[0] += 10
+            if len(asked) % 2:
+                return Last(answer(request, error=refusal))
+            return answer(request, {"items": [], "more": False, "instance": "fake"})
+
+        async def asynchronous(path: str) -> None:
+            async with bgd.AsyncClient(path) as client:
+                await client.inbox_read("mine", wait_ms=25_000)
+
+        refusal = {"code": -32000, "message": "the daemon is shutting down", "data": {"kind": "shutting_down"}}
+        asked: list[int] = []
+        clock = [0.0]
+        with noted(self.NOTE, once_refused) as path, mock.patch("bgd._successor.now", lambda: clock[0]):
+            with bgd.Client(path) as client:
+                client.inbox_read("mine", wait_ms=25_000)
+            asyncio.run(asynchronous(path))
+            self.assertEqual(asked, [25_000, 15_000] * 2)
+            # The next one has nothing of a daemon that is not durable.
+            write_note(path, {"phase": "ready"})
+            with bgd.Client(path) as client, self.assertRaises(bgd.errors.ShuttingDown):
+                client.inbox_read("mine", wait_ms=25_000)
+
+    def test_a_read_refused_by_a_stopped_daemon_is_lost(self) -> None:
+        def stops(request: dict[str, Any]) -> bytes:
+            write_note(path, self.ENDING)
+            Path(path).unlink()
+            return Last(answer(request, error=refusal))
+
+        async def asynchronous() -> None:
+            async with bgd.AsyncClient(path) as client:
+                await client.inbox_read("mine", wait_ms=25_000)
+
+        refusal = {"code": -32000, "message": "the daemon is shutting down", "data": {"kind": "shutting_down"}}
+        with mock.patch("bgd._client.PAUSES", [0.0] * 3), mock.patch("bgd._aclient.PAUSES", [0.0] * 3):
+            with noted(self.NOTE, stops) as path, bgd.Client(path) as client:
+                with self.assertRaisesRegex(bgd.ConnectionLost, "the next daemon takes them over"):
+                    client.inbox_read("mine", wait_ms=25_000)
+            with noted(self.NOTE, stops) as path:
+                with self.assertRaisesRegex(bgd.ConnectionLost, "the next daemon takes them over"):
+                    asyncio.run(asynchronous())
 
     def test_a_daemon_stopped_while_it_is_sought_is_not_started(self) -> None:
         def stops(request: dict[str, Any]) -> Optional[bytes]:

@@ -550,6 +550,9 @@ fn r123_upgrade_is_refused_without_journal_or_output_folder() {
     }
     fs::remove_dir_all(&journal).unwrap();
     fs::rename(&aside, &journal).unwrap();
+    // What could not be written has been.
+    let has_trouble = || daemon.warnings().iter().any(|warning| warning.contains("journal"));
+    wait::poll_until("the journal", || (!has_trouble()).then_some(()));
 
     fs::rename(&state, &aside).unwrap();
     fs::write(&state, "in the way").unwrap();

@@ -92,7 +92,7 @@ impl Perform for Shown {
             _ if is_cut || self.is_alternate => {}
             ([], 'm') => self.sequence(parameters, action),
             ([], 'A'..='G' | 'K' | '@' | 'P' | 'X') if self.redraws_lines => {
-                self.sequence(parameters, action)
+                self.sequence(parameters, action);
             }
             // Not the whole screen, or what is above: that is not the output's.
             ([], 'J') if self.redraws_lines && parameters.iter().all(|what| matches!(what, [0])) => {

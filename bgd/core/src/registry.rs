@@ -414,11 +414,6 @@ impl Registry {
         self.sessions.get(session).map_or(0, |index| index.summary.active())
     }
 
-    /// Returns the number of the task added last, even if it is gone.
-    pub fn last(&self) -> Ordinal {
-        self.last
-    }
-
     /// Returns every task, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = (Ordinal, &Task)> {
         self.tasks.iter().map(|(ordinal, task)| (*ordinal, task.as_ref()))

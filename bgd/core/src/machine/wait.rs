@@ -22,12 +22,11 @@ use crate::waiters::{Block, Postponed, Until, WaitAction, Waiter, WaiterId};
 impl Core {
     /// Waits for the tasks that are selected now. If some of them are still to be added, the wait begins once they are:
     /// until then, those that are there may all have ended.
-    pub(super) fn block(&mut self, now: Now, which: &Selection, block: Block) -> Result<(), CoreError> {
-        let tasks = self.select(which)?;
+    pub(super) fn block(&mut self, now: Now, which: &Selection, mut block: Block) -> Result<(), CoreError> {
+        block.tasks = self.select(which)?;
         let is_meant = self.means_entering(which)?;
         let entering = self.batches.entering.iter().filter(|entering| is_meant(entering));
         let batches: Vec<TaskId> = entering.map(|entering| entering.batch).collect();
-        let block = Block { tasks, ..block };
         if batches.is_empty() {
             return self.begin_block(now, block);
         }

@@ -123,9 +123,9 @@ fn r05_cancel_ends_agent_process_of_turn_that_never_ends() {
 fn r05_cancel_ends_agent_that_hangs_after_rejecting_a_prompt() {
     let daemon = FakeDaemon::with(SHORT_GRACE, &["--list-after", "never"], "");
     let id = daemon.prompt("say half; error -32603 no");
-    let process = daemon.agent_process(id);
-    // It is asked whether it still has the session, and does not answer.
+    // It is asked whether it still has the session, and does not answer. Until then, the turn counts as starting.
     daemon.fake_home().wait_received("session/list", 1);
+    let process = daemon.task_processes().remove(0);
     assert_eq!(daemon.cancel(&[id])[0].status, Status::Cancelled);
     assert!(!process.is_alive(), "it was not ended by force");
 }

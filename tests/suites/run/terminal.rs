@@ -229,7 +229,10 @@ fn editor_continued_by_fg_returns_to_contents_of_main_screen() {
     shell.type_keys(":q\r");
     shell.wait_alternate(false);
     shell.wait_prompt();
-    assert!(shell.screen().starts_with("$ fg\nbgctl run -- vim -u NONE -n text\n"), "{shell:?}");
+    let line = "bgctl run -- vim -u NONE -n text\n";
+    for part in [format!("$ {line}"), "Stopped".to_owned(), format!("$ fg\n{line}")] {
+        assert!(shell.screen().contains(&part), "{part:?}: {shell:?}");
+    }
 }
 
 #[test]

@@ -468,22 +468,35 @@ mod tests {
         );
     }
 
-    /// A lost order to close a standard input would leave a task waiting for its end.
-    #[test]
-    fn r126_orders_to_a_stopped_keeper_reach_it_once_it_continues() {
-        const NOTES: u64 = 200;
+    /// More notes than there is room for.
+    const NOTES: u64 = 200;
+
+    /// Returns a keeper that has hardly any room for orders, and the end that they arrive at.
+    fn without_room() -> (Keeper, OwnedFd) {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         // The least that the system allows.
         set_socket_send_buffer_size(&ours, 0).unwrap();
         set_socket_timeout(&ours, Timeout::Send, Some(Duration::from_millis(1))).unwrap();
         let keeper = Keeper::restore(Path::new("/"), Socket { socket: ours, pid: 0, child: None }).unwrap();
+        (keeper, theirs)
+    }
+
+    /// Returns how many orders have arrived by the end.
+    fn heard(theirs: &OwnedFd) -> u64 {
+        let all = std::iter::repeat_with(|| fds::receive(theirs, &mut [0; 64]).unwrap().0);
+        all.take_while(|count| *count > 0).count() as u64
+    }
+
+    /// A lost order to close a standard input would leave a task waiting for its end.
+    #[test]
+    fn r126_orders_to_a_stopped_keeper_reach_it_once_it_continues() {
+        let (keeper, theirs) = without_room();
         (1..=NOTES).for_each(|seq| keeper.note_sent(seq));
         assert!(!keeper.is_idle(), "there is room for all");
         keeper.settle();
         drop(keeper);
-        let heard = std::iter::repeat_with(|| fds::receive(&theirs, &mut [0; 64]).unwrap().0);
-        assert_eq!(heard.take_while(|count| *count > 0).count() as u64, NOTES);
+        assert_eq!(heard(&theirs), NOTES);
     }
 
     /// Without the thread, later orders would be lost.
@@ -495,12 +508,7 @@ mod tests {
                 panic!("a test");
             }
         }
-        const NOTES: u64 = 200;
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        set_socket_send_buffer_size(&ours, 0).unwrap();
-        set_socket_timeout(&ours, Timeout::Send, Some(Duration::from_millis(1))).unwrap();
-        let keeper = Keeper::restore(Path::new("/"), Socket { socket: ours, pid: 0, child: None }).unwrap();
+        let (keeper, theirs) = without_room();
         let panics = Panics;
         keeper.place_next(move |_| {
             let _ = &panics;
@@ -510,8 +518,7 @@ mod tests {
         keeper.place_next(|_| Ok(()));
         (1..=NOTES).for_each(|seq| keeper.note_sent(seq));
         drop(keeper);
-        let heard = std::iter::repeat_with(|| fds::receive(&theirs, &mut [0; 64]).unwrap().0);
-        assert_eq!(heard.take_while(|count| *count > 0).count() as u64, NOTES);
+        assert_eq!(heard(&theirs), NOTES);
     }
 
     /// An upgrade waits until all orders are sent.

@@ -257,10 +257,8 @@ impl Keeper {
         let of_listener = if self.is_short { PollFlags::empty() } else { PollFlags::POLLIN };
         // Without a daemon, the keeper notes when processes end.
         let is_alone = self.connections.is_empty();
-        let has_no_note = |key: &Key| is_alone && !self.held.contains_key(&key.of_end());
-        let to_note = self.held.iter().filter(|(key, _)| has_no_note(key));
-        let processes = to_note.filter_map(|(_, held)| held.descriptors.first());
-        let of_processes = processes.map(|process| PollFd::new(process.as_fd(), PollFlags::POLLIN));
+        let processes = self.without_note().filter(|_| is_alone);
+        let of_processes = processes.map(|(_, process)| PollFd::new(process.as_fd(), PollFlags::POLLIN));
         let of_listener = PollFd::new(self.listener.as_fd(), of_listener);
         let mut all: Vec<PollFd<'_>> =
             [of_listener].into_iter().chain(of_connections).chain(of_processes).collect();
@@ -268,13 +266,16 @@ impl Keeper {
         Ok(all.iter().map(|one| one.revents().unwrap_or(PollFlags::POLLIN)).collect())
     }
 
+    /// Returns the processes of whose end there is no note.
+    fn without_note(&self) -> impl Iterator<Item = (Key, &OwnedFd)> {
+        let all = self.held.iter().filter_map(|(key, held)| Some((*key, held.descriptors.first()?)));
+        all.filter(|(key, _)| !self.held.contains_key(&key.of_end()))
+    }
+
     /// Notes for the next daemon which processes have ended since there is none. Each is noted once.
     fn note_ends(&mut self) {
-        let is_new = |key: &Key, held: &Held| {
-            held.descriptors.first().is_some_and(pidfd::has_ended) && !self.held.contains_key(&key.of_end())
-        };
-        let ended: Vec<Key> =
-            self.held.iter().filter(|(key, held)| is_new(key, held)).map(|(key, _)| *key).collect();
+        let ended = self.without_note().filter(|(_, process)| pidfd::has_ended(process));
+        let ended: Vec<Key> = ended.map(|(key, _)| key).collect();
         let now = Timestamp::now().unix_ms().to_le_bytes();
         for key in ended.into_iter().map(Key::of_end) {
             self.latest += 1;

@@ -5,9 +5,10 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
+use super::question;
 use super::scene::{Frame, Scene};
 use super::text::{broken, line, put};
-use crate::render::{clean, clean_lines};
+use crate::render::clean;
 use crate::top::pane::Pane;
 use crate::top::task_key::TaskKey;
 use crate::top::ui::Ui;
@@ -72,7 +73,7 @@ fn one(ui: &Ui, key: TaskKey, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer
 
 /// Returns the whole question and the names of its options as lines of this many columns.
 fn asks(asked: &NeedsInput, columns: u16) -> Vec<String> {
-    let text = format!("asks: {}", clean_lines(asked.question.trim_end()).replace('\t', " "));
+    let text = format!("asks: {}", question::text(asked));
     let options = asked.options.iter().map(|option| format!("  {}", clean(&option.name)));
     let lines: Vec<String> = text.lines().map(str::to_owned).chain(options).collect();
     lines.iter().flat_map(|line| broken(line, usize::from(columns))).collect()

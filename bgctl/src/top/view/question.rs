@@ -7,12 +7,16 @@ use crate::options::pick;
 use crate::render::question::{behind, options};
 use crate::render::{clean, clean_lines};
 
+/// Returns the text of a question, safe to show, with blanks for tabs, which the cells of a screen can't hold.
+pub fn text(asked: &NeedsInput) -> String {
+    clean_lines(asked.question.trim_end()).replace('\t', " ")
+}
+
 /// Returns the whole question and its options as lines of this many columns.
 pub fn lines(asked: &NeedsInput, columns: usize) -> Vec<String> {
-    let text = clean_lines(asked.question.trim_end());
-    let text = format!("{text}\n\n{}", options(asked));
+    let text = format!("{}\n\n{}", text(asked), options(asked));
     let after = behind(asked).map(|words| format!("\n{words}")).unwrap_or_default();
-    (text + &after).replace('\t', " ").lines().flat_map(|line| broken(line, columns)).collect()
+    (text + &after).lines().flat_map(|line| broken(line, columns)).collect()
 }
 
 /// Says what the keys do: `y` allows only if the end of the question is visible.

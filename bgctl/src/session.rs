@@ -11,7 +11,7 @@ use crate::failure::Failure;
 const THIS: &str = ".";
 
 /// Returns the parent session key: the given one, else `$BGD_SESSION` (empty for none), else one derived from the
-/// terminal, if any: `tmux:%3`, `ssh:192.0.2.7:51514`, `tty:/dev/pts/4@81512`.
+/// terminal, if any: `tmux:%3@312`, `ssh:192.0.2.7:51514`, `tty:/dev/pts/4@81512`.
 ///
 /// # Errors
 /// `$BGD_SESSION` is needed, and is not UTF-8.
@@ -78,7 +78,7 @@ pub fn this(is_remote: bool) -> Result<String, Failure> {
 fn found(terminal: &OriginTerminal) -> String {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     if let (Some(server), Some(pane)) = (variable("TMUX"), variable("TMUX_PANE")) {
-        return format!("tmux:{}{pane}", server_name(&server));
+        return tmux_key(&server, &pane);
     }
     // The client's address and port. Shells that share a connection (ControlMaster) share them.
     if let Some(connection) = variable("SSH_CONNECTION") {
@@ -95,13 +95,19 @@ fn found(terminal: &OriginTerminal) -> String {
     }
 }
 
-/// Returns the name of a tmux server, or an empty string for the default server: each server numbers its panes from
-/// 0. `$TMUX` holds the socket path, the pid and a number, separated by commas.
-fn server_name(variable: &str) -> &str {
-    let socket = variable.split(',').next().unwrap_or_default();
-    match socket.rsplit('/').next().unwrap_or_default() {
+/// Returns the key of a pane: the name of its tmux server (none for the default one), its number, and the server's pid.
+/// Each server numbers its panes from 0, also the next one on the same socket. `$TMUX` holds the socket path, the pid
+/// and a number, separated by commas.
+fn tmux_key(variable: &str, pane: &str) -> String {
+    let mut fields = variable.split(',');
+    let socket = fields.next().unwrap_or_default();
+    let name = match socket.rsplit('/').next().unwrap_or_default() {
         "default" => "",
         name => name,
+    };
+    match fields.next().and_then(|pid| pid.parse::<u32>().ok()) {
+        Some(pid) => format!("tmux:{name}{pane}@{pid}"),
+        None => format!("tmux:{name}{pane}"),
     }
 }
 
@@ -129,9 +135,11 @@ mod tests {
     }
 
     #[test]
-    fn tmux_server_name_is_part_of_the_key_unless_default() {
-        assert_eq!(server_name("/tmp/tmux-1000/default,312,0"), "");
-        assert_eq!(server_name("/tmp/tmux-1000/work,312,0"), "work");
+    fn key_of_a_pane_names_its_tmux_server() {
+        assert_eq!(tmux_key("/tmp/tmux-1000/default,312,0", "%3"), "tmux:%3@312");
+        assert_eq!(tmux_key("/tmp/tmux-1000/work,312,0", "%3"), "tmux:work%3@312");
+        assert_eq!(tmux_key("/tmp/tmux-1000/work", "%3"), "tmux:work%3");
+        assert_eq!(tmux_key("nonsense,,", "%3"), "tmux:nonsense%3");
     }
 
     #[test]

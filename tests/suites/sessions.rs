@@ -101,7 +101,7 @@ fn ssh_login_is_a_parent_session() {
     assert_eq!(shell.run_line("bgctl session key > key"), 0);
     assert_eq!(text(&daemon, "key"), "ssh:192.0.2.7:51514");
     assert_eq!(shell.run_line("TMUX=/tmp/tmux-0/default,1,0 TMUX_PANE=%3 bgctl session key > key"), 0);
-    assert_eq!(text(&daemon, "key"), "tmux:%3", "tmux may go on when the login has ended");
+    assert_eq!(text(&daemon, "key"), "tmux:%3@1", "tmux may go on when the login has ended");
     assert_eq!(shell.run_line("SSH_CONNECTION=nonsense bgctl session key > key; tty > tty"), 0);
     let key = text(&daemon, "key");
     assert!(key.starts_with(&format!("tty:{}@", text(&daemon, "tty"))), "{key}");
@@ -124,10 +124,12 @@ fn tmux_pane_is_a_parent_session() {
     tmux.env("PATH", format!("{}:/usr/bin:/bin", bgctl_path().parent().unwrap().display()));
     let mut terminal = Terminal::open(&tmux);
     terminal.wait_line("$");
-    terminal.type_line("echo $TMUX_PANE > pane; bgctl session key > key; echo done >> key");
+    terminal.type_line("echo $TMUX_PANE > pane; echo $TMUX > server; bgctl session key > key; echo done >> key");
     wait::for_line(&daemon.home().join("key"), "done");
-    // A server other than the default one, whose panes are also counted from 0.
-    let key = format!("tmux:work{}", text(&daemon, "pane"));
+    // A server other than the default one, whose panes are also counted from 0, as are those of the next one there.
+    let server = text(&daemon, "server");
+    let pid = server.split(',').nth(1).expect("the server's pid");
+    let key = format!("tmux:work{}@{pid}", text(&daemon, "pane"));
     assert!(key.starts_with("tmux:work%") && text(&daemon, "key") == format!("{key}\ndone"), "{key}");
     terminal.type_line("bgctl submit --channel none -- true > id; echo done >> id");
     wait::for_line(&daemon.home().join("id"), "done");
@@ -136,6 +138,19 @@ fn tmux_pane_is_a_parent_session() {
     terminal.type_line("exit");
     assert!(terminal.ended().success());
     wait::poll_until("the end of tmux's server", || daemon.task_processes().is_empty().then_some(()));
+}
+
+#[test]
+fn latest_task_is_not_that_of_the_same_pane_of_an_earlier_tmux_server() {
+    let daemon = TestDaemon::start();
+    let mut shell = shell(&daemon);
+    assert_eq!(shell.run_line("export TMUX=/tmp/tmux-0/default,17,0 TMUX_PANE=%0"), 0);
+    assert_eq!(shell.run_line("bgctl submit --channel none -- true > id"), 0);
+    let earlier: TaskId = text(&daemon, "id").parse().unwrap();
+    assert_eq!(shell.run_line("bgctl --json status @ > status"), 0);
+    assert!(text(&daemon, "status").contains(&earlier.to_string()));
+    assert_eq!(shell.run_line("export TMUX=/tmp/tmux-0/default,18,0"), 0);
+    assert_eq!(shell.run_line("bgctl --json status @ > status"), 66, "its server has ended");
 }
 
 #[test]

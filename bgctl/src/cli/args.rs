@@ -451,9 +451,9 @@ EXAMPLES:
   BGD_SESSION=$(uuidgen) make-plans   put all tasks of a program in one session
 
 A parent session is whatever submits tasks: a chat, a terminal, an agent, a script. \
-Its key is any string. If unset, it is derived from the terminal: tmux:%3 for a tmux \
-pane, ssh:192.0.2.7:51514 for an SSH login, otherwise tty:/dev/pts/4@81512 (the number \
-is the start time of the shell). $BGD_SESSION overrides that, and --session overrides \
+Its key is any string. If unset, it is derived from the terminal: tmux:%3@312 for a \
+tmux pane (the number is the pid of its server), ssh:192.0.2.7:51514 for an SSH login, \
+otherwise tty:/dev/pts/4@81512 (the number is the start time of the shell). $BGD_SESSION overrides that, and --session overrides \
 both; an empty key means no session.")]
 pub struct SessionArgs {
     /// The action to take.

@@ -4,6 +4,7 @@ use bgd_shared::notice::{Notice as Wire, NoticeKind, NoticeResult, Part};
 use bgd_shared::quote::quoted;
 use bgd_shared::show;
 use bgd_shared::task::{Exit, Task};
+use bgd_shared::text::{shortened, truncated};
 
 use crate::core::Notice;
 
@@ -66,7 +67,7 @@ fn run_ms(kind: NoticeKind, task: &Task) -> Option<u64> {
 /// Builds the title: the event, the task, and how it ended. The description comes last because a channel may cut off
 /// the end.
 fn title(notice: &Wire) -> String {
-    let name = show::shortened(&name(notice), TITLE_NAME_CHARS);
+    let name = shortened(&name(notice), TITLE_NAME_CHARS);
     format!("{}: \"{name}\"", head(notice))
 }
 
@@ -264,15 +265,7 @@ pub fn escaped(text: &str) -> String {
 
 /// Returns the beginning of a text on one line, limited to what fits in a title.
 pub fn one_line(text: &str) -> String {
-    let (part, is_cut) = match text.char_indices().nth(TITLE_PART_CHARS) {
-        Some((end, _)) => (&text[..end], true),
-        None => (text, false),
-    };
-    let mut line = show::line(part);
-    if is_cut {
-        line.push('…');
-    }
-    line.trim().to_owned()
+    show::line(&truncated(text, TITLE_PART_CHARS)).trim().to_owned()
 }
 
 #[cfg(test)]

@@ -79,27 +79,6 @@ fn shown(text: &str, is_kept: impl Fn(char) -> bool) -> String {
     out
 }
 
-/// Shortens a text to at most `most` characters. Keeps the beginning and the end, as either may distinguish one
-/// command from another.
-pub fn shortened(text: &str, most: usize) -> String {
-    shortened_with(text, most, "…")
-}
-
-/// Like [`shortened`], with this sign in place of what is left out.
-pub fn shortened_with(text: &str, most: usize, sign: &str) -> String {
-    let count = text.chars().count();
-    if count <= most {
-        return text.to_owned();
-    }
-    let kept = most.saturating_sub(sign.chars().count());
-    let (front, back) = (kept - kept / 2, kept / 2);
-    let is_kept = |(place, _): &(usize, char)| *place < front || *place >= count - back;
-    let mut out: String = text.chars().enumerate().filter(is_kept).map(|(_, c)| c).collect();
-    let at = out.char_indices().nth(front).map_or(out.len(), |(at, _)| at);
-    out.insert_str(at, sign);
-    out
-}
-
 /// Formats a number of things: `1 task`, `2 tasks`.
 pub fn count<N: Copy + Display + PartialEq + From<u8>>(number: N, thing: &str) -> String {
     let s = if number == N::from(1) { "" } else { "s" };

@@ -2,6 +2,8 @@
 //!
 //! Arguments, folders and environment values may hold any byte but NUL. JSON can't, so such a value is a string if it
 //! is UTF-8, else `{"base64": "…"}`. Nothing is lost, and the usual case stays readable.
+//!
+//! All cuts of a text by bytes or characters are here, too; `width` cuts by columns.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -18,12 +20,42 @@ pub fn beginning(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes)]
 }
 
+/// Returns the longest suffix of a text that has at most `bytes` bytes and begins at a character boundary.
+pub fn ending(text: &str, bytes: usize) -> &str {
+    &text[text.ceil_char_boundary(text.len().saturating_sub(bytes))..]
+}
+
 /// Returns the first `chars` characters of a text, with an ellipsis if there are more.
 pub fn truncated(text: &str, chars: usize) -> String {
-    match text.char_indices().nth(chars) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
+    let end = text.char_indices().nth(chars).map_or(text.len(), |(end, _)| end);
+    truncated_to_bytes(text, end)
+}
+
+/// Returns the [`beginning`] of a text, with an ellipsis if there is more.
+pub fn truncated_to_bytes(text: &str, bytes: usize) -> String {
+    let kept = beginning(text, bytes);
+    if kept.len() == text.len() { text.to_owned() } else { format!("{kept}…") }
+}
+
+/// Shortens a text to at most `most` characters, with an ellipsis in the middle: either end may distinguish one
+/// command from another.
+pub fn shortened(text: &str, most: usize) -> String {
+    shortened_with(text, most, "…")
+}
+
+/// Like [`shortened`], with this sign in place of what is left out.
+pub fn shortened_with(text: &str, most: usize, sign: &str) -> String {
+    let count = text.chars().count();
+    if count <= most {
+        return text.to_owned();
     }
+    let kept = most.saturating_sub(sign.chars().count());
+    let (front, back) = (kept - kept / 2, kept / 2);
+    let is_kept = |(place, _): &(usize, char)| *place < front || *place >= count - back;
+    let mut out: String = text.chars().enumerate().filter(is_kept).map(|(_, c)| c).collect();
+    let at = out.char_indices().nth(front).map_or(out.len(), |(at, _)| at);
+    out.insert_str(at, sign);
+    out
 }
 
 /// An argument, a path or an environment value: any bytes, written as a JSON string if they are UTF-8.
@@ -253,6 +285,14 @@ mod tests {
             let back: OsText = serde_json::from_str(&json).unwrap();
             prop_assert_eq!(back.as_bytes(), &bytes[..]);
         }
+    }
+
+    #[test]
+    fn text_is_cut_between_characters_and_marked_only_if_cut() {
+        assert_eq!((beginning("äöü", 3), ending("äöü", 3), ending("äöü", 9)), ("ä", "ü", "äöü"));
+        assert_eq!([2, 3].map(|chars| truncated("äöü", chars)), ["äö…", "äöü"]);
+        assert_eq!([5, 6].map(|bytes| truncated_to_bytes("äöü", bytes)), ["äö…", "äöü"]);
+        assert_eq!([1, 4, 5].map(|most| shortened("abcde", most)), ["…", "ab…e", "abcde"]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use bgd_shared::notice::{InboxItem, Notice, NoticeKind, Part};
 use bgd_shared::request::BlockResult;
 use bgd_shared::show::{count, elapsed, exit_code};
 use bgd_shared::task::{Kind, Status, Task};
+use bgd_shared::text::{beginning, ending};
 
 use super::shapes::TaskFacts;
 use crate::render::table::signal_name;
@@ -40,8 +41,8 @@ pub fn excerpt(text: &str, most: usize, kind: Kind) -> Excerpt {
         return Excerpt { text: text.to_owned(), is_cut: false };
     }
     let part = match kind {
-        Kind::Agent => format!("{} …", &text[..text.floor_char_boundary(most)]),
-        Kind::Process => format!("… {}", &text[text.ceil_char_boundary(text.len() - most)..]),
+        Kind::Agent => format!("{} …", beginning(text, most)),
+        Kind::Process => format!("… {}", ending(text, most)),
     };
     Excerpt { text: part, is_cut: true }
 }

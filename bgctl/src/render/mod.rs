@@ -22,10 +22,9 @@ pub mod width;
 use std::borrow::Cow;
 
 use bgd_shared::quote;
-use bgd_shared::show::shortened_with;
 pub use bgd_shared::show::{bytes, line as clean, lines as clean_lines};
 use bgd_shared::task::{Status, Task};
-use bgd_shared::text::OsText;
+use bgd_shared::text::{OsText, shortened_with};
 
 /// Truncates text after `most` characters, and appends its full length if truncated.
 pub fn bounded(text: &str, most: usize) -> Cow<'_, str> {
@@ -43,7 +42,7 @@ pub fn bounded_line(text: &str, most: usize) -> String {
     bounded(&clean(text), most).into_owned()
 }
 
-/// Shortens a text to at most `most` characters, as `bgd_shared::show::shortened` does, in the characters of the locale.
+/// Shortens a text to at most `most` characters, as `bgd_shared::text::shortened` does, in the characters of the locale.
 pub fn shortened(text: &str, most: usize) -> String {
     shortened_with(text, most, signs::ellipsis())
 }

@@ -237,9 +237,9 @@ impl AgentPart {
         self.drop_env();
         self.questions.truncate(1);
         // Slightly more than is shown, to make it evident that something was cut off.
-        let end = self.prompt.floor_char_boundary(PROMPT_BYTES + 4);
-        if end < self.prompt.len() {
-            self.prompt = self.prompt[..end].into();
+        let kept = beginning(&self.prompt, PROMPT_BYTES + 4);
+        if kept.len() < self.prompt.len() {
+            self.prompt = kept.into();
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bgd_shared::show;
 use bgd_shared::task::Exit;
+use bgd_shared::text::{beginning, ending};
 use serde::{Deserialize, Serialize};
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::Instant;
@@ -168,9 +169,8 @@ fn shortened(text: String) -> String {
     if text.len() <= 2 * SHOWN_BYTES {
         return text;
     }
-    let begins = text.floor_char_boundary(SHOWN_BYTES);
-    let ends = text.ceil_char_boundary(text.len() - SHOWN_BYTES);
-    let [first, last] = [&text[..begins], &text[ends..]].map(|part| part.trim_matches([' ', '/']));
+    let ends = [beginning(&text, SHOWN_BYTES), ending(&text, SHOWN_BYTES)];
+    let [first, last] = ends.map(|part| part.trim_matches([' ', '/']));
     format!("{first} / ... / {last}")
 }
 

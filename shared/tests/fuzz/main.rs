@@ -19,7 +19,7 @@ use bgd_shared::request::{
     BlockParams, DaemonStatus, HandoffParams, ListResult, OutputNews, StoppedNews, SubmitManyParams,
     SubmitParams,
 };
-use bgd_shared::{show, strict};
+use bgd_shared::{show, strict, text};
 use regex::bytes::Regex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -201,7 +201,7 @@ fn shown_text(bytes: &[u8]) {
     let lines = show::lines(&text);
     assert!(!lines.chars().any(|c| !matches!(c, '\n' | '\t') && changes_the_terminal(c)), "{lines:?}");
     for most in [1, 2, 20] {
-        assert!(show::shortened(&text, most).chars().count() <= most);
+        assert!(text::shortened(&text, most).chars().count() <= most);
     }
     let json = show::json(&text).unwrap();
     assert_eq!(serde_json::from_slice::<String>(&json).unwrap(), text);

@@ -5,7 +5,7 @@
 //! But only [`part`] starts a line, so that no command can pass for another part.
 
 use bgd_shared::show;
-use bgd_shared::text::beginning;
+use bgd_shared::text::{beginning, ending};
 use serde_json::Value;
 
 /// The maximum length of a command, in bytes: enough for those that agents really run, as nobody can allow what they
@@ -64,7 +64,6 @@ pub fn bounded(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_owned();
     }
-    let begin = beginning(text, most * 2 / 3);
-    let end = &text[text.ceil_char_boundary(text.len() - most / 3)..];
+    let (begin, end) = (beginning(text, most * 2 / 3), ending(text, most / 3));
     format!("{begin} … ({} bytes omitted) … {end}", text.len() - begin.len() - end.len())
 }

@@ -25,7 +25,7 @@ use std::fmt::Write as _;
 use bgd_shared::id::TaskId;
 use bgd_shared::notice::{Notice, NoticeKind};
 use bgd_shared::show;
-use bgd_shared::text::Env;
+use bgd_shared::text::{Env, shortened};
 use bgd_shared::width::{cut, width};
 use serde::{Deserialize, Serialize};
 
@@ -112,9 +112,9 @@ impl Line {
         let columns = usize::from(columns);
         let whole = self.name.chars().count();
         for (hint, least) in [(&*self.hint, NAME_COLUMNS), ("", 2)] {
-            let fits = |most: &usize| width(&self.with(&show::shortened(&self.name, *most), hint)) <= columns;
+            let fits = |most: &usize| width(&self.with(&shortened(&self.name, *most), hint)) <= columns;
             if let Some(most) = (whole.min(least)..=whole.min(columns)).rev().find(fits) {
-                return self.with(&show::shortened(&self.name, most), hint);
+                return self.with(&shortened(&self.name, most), hint);
             }
         }
         cut(&self.head, columns, "…")

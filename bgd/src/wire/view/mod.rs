@@ -8,7 +8,7 @@ use bgd_shared::id::is_made_up_key;
 use bgd_shared::limits::PROMPT_BYTES;
 use bgd_shared::resources::Elsewhere as WireElsewhere;
 use bgd_shared::task::{Exit, Output, Progress, Status, Task as WireTask};
-use bgd_shared::text::{OsText, beginning};
+use bgd_shared::text::{OsText, truncated, truncated_to_bytes};
 
 use crate::core::{
     AgentPart, Consumed, Elsewhere, Finished, Lingering, Snapshot, Spec, State, StopReason, Work,
@@ -44,7 +44,7 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         description: plan.description.as_deref().map_or_else(|| description(spec), Into::into),
         argv,
         shell,
-        prompt: part.map(|part| short(&part.prompt)),
+        prompt: part.map(|part| truncated_to_bytes(&part.prompt, PROMPT_BYTES)),
         agent,
         settings: part.map(|part| AgentSettings::clone(&part.settings)).unwrap_or_default(),
         agent_session: part.and_then(|part| part.session.as_deref()).map(Into::into),
@@ -151,12 +151,6 @@ fn output(snapshot: &Snapshot, folder: &OutputFolder) -> Output {
     }
 }
 
-/// Shortens a prompt to the part shown with every task.
-fn short(prompt: &str) -> String {
-    let short = beginning(prompt, PROMPT_BYTES);
-    if short.len() == prompt.len() { prompt.to_owned() } else { format!("{short}…") }
-}
-
 fn last_tools(agent: &AgentPart) -> Vec<String> {
     agent.last_tools.iter().map(ToString::to_string).collect()
 }
@@ -227,8 +221,8 @@ fn description(spec: &Spec) -> String {
         // Unreachable: an agent task always has a description.
         Work::Agent(agent) => agent.name.to_string(),
     };
-    if command.chars().nth(DESCRIPTION_CHARS).is_none() {
-        return command;
+    match command.chars().nth(DESCRIPTION_CHARS) {
+        None => command,
+        Some(_) => truncated(&command, DESCRIPTION_CHARS - 1),
     }
-    command.chars().take(DESCRIPTION_CHARS - 1).chain(['…']).collect()
 }

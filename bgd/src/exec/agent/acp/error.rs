@@ -1,7 +1,7 @@
 //! Interprets an agent's errors. Agents don't agree on codes, so the wording counts as well.
 
 use agent_client_protocol::{Error, ErrorCode};
-use bgd_shared::text::beginning;
+use bgd_shared::text::truncated_to_bytes;
 use serde_json::Value;
 
 /// The maximum length of an agent's error text, in bytes.
@@ -92,7 +92,10 @@ pub fn words(error: &Error) -> String {
     } else {
         format!("{message}: {details}")
     };
-    if text.is_empty() { format!("error {}", error.code.value()) } else { bounded(&text, WORDS_BYTES) }
+    if text.is_empty() {
+        return format!("error {}", error.code.value());
+    }
+    truncated_to_bytes(&text, WORDS_BYTES)
 }
 
 /// Returns the part of an error's data that is for people, or all of it if there is no such part.
@@ -106,12 +109,4 @@ fn details(data: &Value) -> String {
         None if data.is_null() => String::new(),
         None => data.to_string(),
     }
-}
-
-/// Cuts a text to `bytes`, and marks the cut with an ellipsis.
-pub fn bounded(text: &str, bytes: usize) -> String {
-    if text.len() <= bytes {
-        return text.to_owned();
-    }
-    format!("{}…", beginning(text, bytes))
 }

@@ -6,10 +6,11 @@ use agent_client_protocol::v1::schema::{
 };
 use bgd_shared::agent::{AgentCheck, Continuation};
 use bgd_shared::error::ErrorKind;
+use bgd_shared::text::truncated_to_bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::error::{self, Asked, Meaning, RequestError, bounded};
+use super::error::{self, Asked, Meaning, RequestError};
 use super::wire::Wire;
 use crate::core::Refusal;
 
@@ -68,7 +69,7 @@ pub fn read(answer: &Value) -> Option<Hello> {
     } else {
         Continuation::None
     };
-    let named = |text: String| bounded(text.trim(), NAME_BYTES);
+    let named = |text: String| truncated_to_bytes(text.trim(), NAME_BYTES);
     let (name, version) = answer.agent_info.map(|info| (named(info.name), named(info.version))).unzip();
     let methods: Vec<(&str, Option<&str>)> =
         answer.auth_methods.iter().map(|method| (method.name(), method.description())).collect();
@@ -92,7 +93,8 @@ fn login(methods: &[(&str, Option<&str>)]) -> Box<str> {
     if ways.is_empty() {
         "log in with the agent's own program".into()
     } else {
-        bounded(&format!("log in with the agent's own program: {}", ways.join("; or ")), LOGIN_BYTES).into()
+        let hint = format!("log in with the agent's own program: {}", ways.join("; or "));
+        truncated_to_bytes(&hint, LOGIN_BYTES).into()
     }
 }
 

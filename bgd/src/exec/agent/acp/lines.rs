@@ -11,11 +11,11 @@ use std::sync::{Mutex, PoisonError};
 
 use agent_client_protocol::{Error, ErrorCode, RawJsonRpcId, RawJsonRpcMessage};
 use bgd_shared::show;
+use bgd_shared::text::truncated_to_bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt as _, BufReader, Chain};
 
-use super::error::bounded;
 
 /// The maximum length of a line of an agent, in bytes. This leaves room for an image in a tool's result. An agent that
 /// writes more without a newline is considered broken, and its connection ends.
@@ -160,7 +160,7 @@ impl Noise {
         if show::is_blank(&start) {
             return;
         }
-        let text = bounded(show::line(start.trim()).trim(), NOISE_BYTES);
+        let text = truncated_to_bytes(show::line(start.trim()).trim(), NOISE_BYTES);
         tracing::debug!(bytes = line.len(), line = %text, "an agent wrote a line that is not a message");
         let mut noise = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         noise.0 += 1;

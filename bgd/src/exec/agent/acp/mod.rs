@@ -35,6 +35,7 @@ use agent_client_protocol::v1::schema::{
 };
 use bgd_shared::agent::{AgentCheck, Continuation};
 use bgd_shared::error::ErrorKind;
+use bgd_shared::text::truncated_to_bytes;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::net::unix::pipe;
@@ -334,7 +335,7 @@ fn turn_end(answer: &Value) -> TurnEnd {
     let failed = |why: &str| TurnEnd::Failed(why.into());
     match StopReason::deserialize(named) {
         Ok(StopReason::EndTurn) => match signs::of_end(&answer["_meta"]) {
-            Some(Model::Failed(why)) => failed(&error::bounded(&why, WHY_BYTES)),
+            Some(Model::Failed(why)) => failed(&truncated_to_bytes(&why, WHY_BYTES)),
             Some(Model::Works) | None => TurnEnd::Completed,
         },
         Ok(StopReason::Cancelled) => TurnEnd::Cancelled,

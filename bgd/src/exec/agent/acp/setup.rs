@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bgd_shared::agent::{Permissions, Setting};
 use bgd_shared::error::ErrorKind;
+use bgd_shared::text::truncated_to_bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::error::bounded;
 use crate::agents::Settings;
 use crate::core::Refusal;
 
@@ -283,7 +283,7 @@ pub fn shown(offer: &Offer, way: &ChoiceSetter, value: &Value) -> String {
 }
 
 fn listed(ids: &[String]) -> String {
-    bounded(&ids.join(", "), OFFER_BYTES)
+    truncated_to_bytes(&ids.join(", "), OFFER_BYTES)
 }
 
 #[cfg(test)]

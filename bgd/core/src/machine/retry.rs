@@ -99,7 +99,7 @@ impl Repetition {
     }
 
     /// Returns what follows this end. The delay of a retry is drawn from `seed`.
-    fn next(&self, now: Mono, finished: &Finished, seed: u128) -> Next {
+    fn next(&self, now: Now, finished: &Finished, seed: u128) -> Next {
         if !self.covers(&finished.outcome, finished.exit.as_ref()) {
             return Next::End;
         }
@@ -109,7 +109,7 @@ impl Repetition {
                 Next::Attempt(draw(seed, self.attempt, longest))
             }
             Rule::Restart(_) => {
-                let early_ends = self.early_ends_by(now, &finished.outcome);
+                let early_ends = self.early_ends_by(now, finished);
                 if early_ends >= EARLY_ENDS {
                     return Next::GiveUp(early_ends);
                 }
@@ -119,27 +119,33 @@ impl Repetition {
         }
     }
 
-    /// Returns how many attempts in a row have ended early if this one ends now. An attempt that never started or was
-    /// not ready in time counts; a lost one does not, as it would have continued, and the clock may have stood still.
-    fn early_ends_by(&self, now: Mono, outcome: &Outcome) -> u32 {
+    /// Returns how many attempts in a row have ended early with this end. An attempt that never started or was not ready
+    /// in time counts; a lost one does not, as it would have continued, and the clock may have stood still.
+    fn early_ends_by(&self, now: Now, finished: &Finished) -> u32 {
         if let Outcome::Failed(Failure::Interrupted(_) | Failure::Elsewhere { cause: Cause::Lost, .. }) =
-            outcome
+            &finished.outcome
         {
             return self.early_ends;
         }
-        let was_ready = !matches!(outcome, Outcome::Failed(Failure::NotReady { .. }));
-        let is_early = !was_ready || self.ended_early.unwrap_or_else(|| self.is_early(now));
+        let was_ready = !matches!(finished.outcome, Outcome::Failed(Failure::NotReady { .. }));
+        let is_early = !was_ready || self.ended_early.unwrap_or_else(|| self.is_early(now, finished));
         if is_early { self.early_ends + 1 } else { 0 }
     }
 
-    /// Reports whether it is early for an end of the current attempt.
-    fn is_early(&self, now: Mono) -> bool {
-        self.began.is_none_or(|began| now < began.plus_ms(EARLY_MS))
+    /// Reports whether this end of the current attempt is early. An end that is learned of later, as it happened while
+    /// there was no daemon or elsewhere, has only a wall-clock time: a clock that was set, before that or since, must not
+    /// make it early, so the time since then and the attempt's duration on that clock must agree.
+    fn is_early(&self, now: Now, finished: &Finished) -> bool {
+        let Some(began) = self.began else { return true };
+        let since_ms = now.wall.millis_since(finished.completed_at);
+        let ended = Mono(now.mono.0.saturating_sub(since_ms));
+        let lasted_ms = finished.started_at.map_or(0, |at| finished.completed_at.millis_since(at));
+        ended < began.plus_ms(EARLY_MS) && (since_ms == 0 || lasted_ms < EARLY_MS)
     }
 
     /// Records an ended attempt and prepares the next one.
-    fn add(&mut self, now: Mono, finished: &Finished, usage: Option<Usage>, offset: [u64; 2]) {
-        self.early_ends = self.early_ends_by(now, &finished.outcome);
+    fn add(&mut self, now: Now, finished: &Finished, usage: Option<Usage>, offset: [u64; 2]) {
+        self.early_ends = self.early_ends_by(now, finished);
         (self.began, self.ended_early) = (None, None);
         if self.attempts.len() >= ATTEMPTS {
             self.attempts.remove(0);
@@ -228,15 +234,15 @@ impl Core {
     /// Ends the rest of the tree after its leader's exit, before the next attempt starts.
     pub(super) fn end_before_attempt(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
         let Some(task) = self.registry.get(ordinal) else { return };
-        let Finished { pid, started_at, completed_at, exit, .. } = finished;
         let end = commands::end(task, SIGTERM, self.limits.grace_ms);
         self.effects.push(end);
+        // The attempt ends now, however long the rest of its tree takes.
+        self.change_again(ordinal, |again| again.ended_early = Some(again.is_early(now, &finished)));
+        let Finished { pid, started_at, completed_at, exit, .. } = finished;
         let (started_at, kill_at) =
             (started_at.unwrap_or(completed_at), now.mono.plus_ms(self.limits.grace_ms));
         let reason = StopReason::NextAttempt;
         self.end_pause(ordinal);
-        // The attempt ends now, however long the rest of its tree takes.
-        self.change_again(ordinal, |again| again.ended_early = Some(again.is_early(now.mono)));
         self.note_end(now, ordinal, SIGTERM, kill_at);
         self.set_state(ordinal, State::Stopping { pid, started_at, reason, kill_at: Some(kill_at), exit });
     }
@@ -273,7 +279,7 @@ impl Core {
             let (usage, offset) = (task.usage.take(), task.output_bytes);
             let Some(plan) = task.plan.as_deref_mut() else { return };
             let Some(again) = plan.again.as_deref_mut() else { return };
-            again.add(now.mono, finished, usage, offset);
+            again.add(now, finished, usage, offset);
             let (at, wall) = (now.mono.plus_ms(delay_ms), now.wall.plus_ms(delay_ms));
             plan.not_before = (delay_ms > 0).then_some(NotBefore::Attempt { at, wall });
             task.state = State::Queued { env: again.env.clone() };
@@ -287,7 +293,7 @@ impl Core {
 fn next(now: Now, task: &Task, finished: &Finished) -> Next {
     // A follow-up prompt is given only once: the rule applies to the first prompt.
     let again = task.plan().again.as_deref().filter(|_| task.resume_count == 0);
-    again.map_or(Next::End, |again| again.next(now.mono, finished, task.id.as_u128()))
+    again.map_or(Next::End, |again| again.next(now, finished, task.id.as_u128()))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::order::{After, Condition, Restart};
 use bgd_shared::ready::Ready;
 use bgd_shared::request::{BlockMode, BlockUntil};
-use bgd_shared::task::Status;
+use bgd_shared::task::{Exit, Status};
 use bgd_shared::text::Env;
 
 use super::support::{
@@ -192,6 +192,55 @@ fn r109_crash_loop_detection_uses_the_monotonic_clock() {
         assert_eq!(desk.now.wall, wall);
         desk.fact_of_run(task, run, exited(1, false));
         assert_eq!(begin(&mut desk, task), run + 1, "it is no crash loop");
+    }
+}
+
+/// Advances both clocks, by these numbers of milliseconds, without the core.
+fn pass(desk: &mut Desk, mono_ms: u64, wall_ms: u64) {
+    desk.now.mono = desk.now.mono.plus_ms(mono_ms);
+    desk.now.wall = desk.now.wall.plus_ms(wall_ms);
+}
+
+#[test]
+fn r109_crash_without_a_daemon_is_early_by_the_time_of_its_end() {
+    let mut desk = Desk::new(1);
+    let task = submit(&mut desk, 1, kept_alive());
+    desk.fact(task, Fact::Started { pid: Some(100) });
+    for run in 1..=10 {
+        pass(&mut desk, 1000, 1000);
+        let (others, at) = (run % 2 == 1, Some(desk.now.wall));
+        // The next daemon starts an hour later.
+        pass(&mut desk, 3_600_000, 3_600_000);
+        let mut effects = desk.fact_of_run(task, run, Fact::Exited { exit: Exit::Code(1), others, at });
+        if others {
+            assert_eq!(ends(&effects), [(task, TERM)]);
+            effects = desk.fact_of_run(task, run, Fact::TreeEmpty);
+        }
+        if run == 10 {
+            assert_eq!(events(&effects), [(EventKind::Failed, task)], "it is a crash loop");
+            break;
+        }
+        assert_eq!(events(&effects), [(EventKind::Retrying, task)]);
+        assert_eq!(begin(&mut desk, task), run + 1);
+    }
+}
+
+/// Only the wall clock tells when a process ended without a daemon.
+#[test]
+fn r109_clock_set_around_an_end_without_a_daemon_makes_no_crash_loop() {
+    // It runs for an hour each time. The wall clock advances while the machine is suspended after the end, or it was set
+    // back by an hour before.
+    for (on_wall, until_next) in [(3_600_000, 3_610_000), (0, 10_000)] {
+        let mut desk = Desk::new(1);
+        let task = submit(&mut desk, 1, kept_alive());
+        desk.fact(task, Fact::Started { pid: Some(100) });
+        for run in 1..=12 {
+            pass(&mut desk, 3_600_000, on_wall);
+            let at = Some(desk.now.wall);
+            pass(&mut desk, 10_000, until_next);
+            desk.fact_of_run(task, run, Fact::Exited { exit: Exit::Code(1), others: false, at });
+            assert_eq!(begin(&mut desk, task), run + 1, "it is no crash loop");
+        }
     }
 }
 

@@ -37,6 +37,7 @@ pub mod message;
 pub mod notice;
 pub mod order;
 pub mod params;
+pub mod pauses;
 pub mod proc;
 pub mod question;
 pub mod quote;

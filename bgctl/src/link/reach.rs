@@ -3,6 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bgd_shared::pauses::next_pause;
+
 use super::ssh::{REFUSED, UNREACHABLE};
 use crate::failure::Failure;
 
@@ -25,7 +27,7 @@ pub fn reach<T>(
     may_pass: impl Fn(&Failure) -> bool,
     mut attempt: impl FnMut(Duration) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let [mut pause, longest] = PAUSES;
+    let mut pause = PAUSES[0];
     let mut reason = None;
     loop {
         let failure = match attempt(deadline.saturating_duration_since(Instant::now())) {
@@ -46,7 +48,7 @@ pub fn reach<T>(
         reason = Some(failure);
         // Nothing notifies this process when a host is back.
         thread::sleep(pause);
-        pause = longest.min(pause * 2);
+        pause = next_pause(pause, PAUSES);
     }
 }
 

@@ -11,6 +11,7 @@ use bgd_shared::client::ClientError;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::limits::DURATION_MS;
 use bgd_shared::notice::{InboxItem, NoticeKind};
+use bgd_shared::pauses::next_pause;
 use bgd_shared::request::{InboxRead, InboxReadParams};
 use rmcp::model::{CustomNotification, ProtocolVersion, RequestId, ServerNotification};
 #[allow(deprecated, reason = "clients of the revisions up to 2025-11-25 use it")]
@@ -37,11 +38,8 @@ const ENDED: &str = "daemon_ended";
 const DAEMON_ENDED: &str = "The bgd daemon has ended. All earlier tasks are lost, unless it is durable. The next call of \
      one of these tools starts a new daemon, and its result says which: only then start the ones you still need again.";
 
-/// The first pause before another attempt to listen to the daemon; each further pause is twice as long.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-
-/// The longest pause.
-const LAST_PAUSE: Duration = Duration::from_mins(1);
+/// The first and the longest pause before another attempt to listen to the daemon.
+const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_mins(1)];
 
 /// Tracks the client and the notifications that it wants.
 #[derive(Debug, Default)]
@@ -250,7 +248,7 @@ impl Listener {
     /// it.
     async fn until_gone(&mut self, link: &Link) -> bool {
         // The daemon may later accept a call that it refuses now, and nothing is waiting for this connection.
-        let mut pause = FIRST_PAUSE;
+        let mut pause = PAUSES[0];
         loop {
             let error = match link.another().await {
                 Ok(connection) if connection.instance() != self.instance => return true,
@@ -265,7 +263,7 @@ impl Listener {
                 return false;
             }
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LAST_PAUSE);
+            pause = next_pause(pause, PAUSES);
         }
     }
 
@@ -282,7 +280,7 @@ impl Listener {
                 Ok(page) => page,
                 Err(error) => return error,
             };
-            *pause = FIRST_PAUSE;
+            *pause = PAUSES[0];
             for item in page.items {
                 self.after = item.number;
                 self.push.log(&item).await;

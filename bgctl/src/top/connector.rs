@@ -9,19 +9,14 @@ use std::thread;
 use std::time::Duration;
 
 use bgd_shared::client::PolledClient;
+use bgd_shared::pauses::next_pause;
 
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{DaemonWatch, Link, REFUSED};
 
 /// The first and the longest pause between attempts, for when no event indicates that another attempt is worthwhile.
-const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
-
-/// Returns the pause that follows this one, or the first one.
-pub fn next_pause(before: Option<Duration>) -> Duration {
-    let [first, longest] = PAUSES;
-    before.map_or(first, |pause| longest.min(pause * 2))
-}
+pub const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
 
 /// When to make the first attempt, and whether that may start a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,11 +103,11 @@ impl Report {
 /// Makes attempts until one succeeds or the connection is no longer awaited.
 fn connect(mut link: Link, first: First, mut report: Report, nudged: &mpsc::Receiver<()>) {
     let mut starts = first == First::Starts;
-    let mut pause = next_pause(None);
+    let mut pause = PAUSES[0];
     if let First::After(before) = first {
         match nudged.recv_timeout(before) {
             Ok(()) => {}
-            Err(RecvTimeoutError::Timeout) => pause = next_pause(Some(before)),
+            Err(RecvTimeoutError::Timeout) => pause = next_pause(before, PAUSES),
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
@@ -143,8 +138,8 @@ fn connect(mut link: Link, first: First, mut report: Report, nudged: &mpsc::Rece
             nudged.recv_timeout(pause)
         };
         pause = match waited {
-            Ok(()) => next_pause(None),
-            Err(RecvTimeoutError::Timeout) => next_pause(Some(pause)),
+            Ok(()) => PAUSES[0],
+            Err(RecvTimeoutError::Timeout) => next_pause(pause, PAUSES),
             Err(RecvTimeoutError::Disconnected) => return,
         };
     }
@@ -243,6 +238,5 @@ mod tests {
         let connector = Connector::begin(link(folder.path()), First::After(PATIENCE * 10)).unwrap();
         connector.nudge();
         assert!(matches!(next(&connector), Attempt::Made(_)));
-        assert_eq!([None, Some(Duration::from_secs(8))].map(next_pause), PAUSES);
     }
 }

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::client::{ClientError, PolledClient};
 use bgd_shared::id::TaskId;
+use bgd_shared::pauses::next_pause;
 use bgd_shared::time::Timestamp;
 use rustix::io::ioctl_fionread;
 
-use super::connector::{Attempt, Connector, First, next_pause};
+use super::connector::{Attempt, Connector, First, PAUSES};
 use super::environment::Environment;
 use super::model::Silence;
 use super::pane::Pane;
@@ -204,7 +205,7 @@ impl<'a> Links<'a> {
     ) -> Result<bool, Failure> {
         let link = self.environment.link(host);
         let pause = &mut self.pauses[host.index()];
-        *pause = (!was_listed).then(|| next_pause(*pause));
+        *pause = (!was_listed).then(|| next_pause(pause.unwrap_or_default(), PAUSES));
         let first = pause.map_or(First::AtOnce, First::After);
         let why = match error {
             ClientError::Closed | ClientError::Io(_) if link.is_remote() => {

@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use crate::limits::FIRST_ANSWER;
+use crate::pauses::next_pause;
 
 /// How long a daemon may be silent that has answered on this connection before. Giving up costs more then: a foreground
 /// job ends with its connection.
@@ -19,11 +20,8 @@ pub const BUSY: Duration = Duration::from_secs(30);
 /// network is dead, and closes the connection. Giving up sooner would close it for everyone who shares that ssh.
 pub const CARRIED_ANSWER: Duration = Duration::from_mins(1);
 
-/// First interval between two checks in a long wait; each is twice as long as the one before.
-const FIRST_PAUSE: Duration = Duration::from_secs(5);
-
-/// Maximum interval between two checks.
-const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// The first and the longest interval between two checks in a long wait.
+const PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_mins(1)];
 
 /// The client's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +74,7 @@ impl Watchdog {
             later_answer: LATER_ANSWER,
             has_answered: false,
             is_carried: false,
-            pause: FIRST_PAUSE,
+            pause: PAUSES[0],
             due: None,
             was_busy: false,
             cpu: None,
@@ -100,7 +98,7 @@ impl Watchdog {
 
     /// Records that a call was made.
     pub fn asked(&mut self, now: Instant) {
-        self.pause = FIRST_PAUSE;
+        self.pause = PAUSES[0];
         match self.state {
             State::Heard(_) | State::Lost(..) => self.state = State::Asked(now),
             State::Asked(_) | State::Probed(..) => {}
@@ -146,7 +144,7 @@ impl Watchdog {
             State::Heard(_) => {
                 let patience = due.map_or(self.later_answer, |_| shortly);
                 self.due = self.due.filter(|_| due.is_none());
-                self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+                self.pause = next_pause(self.pause, PAUSES);
                 self.state = State::Probed(now, now + patience);
                 Step::Probe
             }

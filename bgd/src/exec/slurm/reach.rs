@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use bgd_shared::pauses::next_pause;
+
 /// The pauses between attempts: the first one, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 
@@ -30,7 +32,7 @@ impl Availability {
 
     /// Notes that a command could not reach the cluster. Returns whether this is new, or has a new reason.
     pub fn failed(&mut self, now: Instant, why: &str) -> bool {
-        self.pause = (self.pause * 2).clamp(PAUSES[0], PAUSES[1]);
+        self.pause = next_pause(self.pause, PAUSES);
         let is_new = self.why() != Some(why);
         self.broken = Some((now + self.pause, why.into()));
         is_new

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bgd_shared::id::TaskId;
+use bgd_shared::pauses::pause_after;
 use bgd_shared::task::Exit;
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
@@ -20,11 +21,9 @@ use super::states::{self, End, Standing};
 use crate::core::{Fact, KnownRun, PlaceFact, RunPlace, Spec};
 use crate::exec::host::SIGKILL;
 
-/// The pause before an order to end a job is repeated that the cluster has refused for the first time.
-const END_AGAIN: Duration = Duration::from_secs(5);
-
-/// How often that pause doubles, up to 40 seconds: the reason may never pass, but jobs cost money until it does.
-const END_AGAIN_DOUBLINGS: u32 = 3;
+/// The first and the longest pause before an order to end a job is repeated that the cluster has refused: the reason may
+/// never pass, but jobs cost money until it does.
+const END_AGAIN: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(40)];
 
 /// How long answers may show the processes as they were before a signal that the cluster has accepted: it passes the
 /// signal on to the nodes afterwards.
@@ -371,8 +370,8 @@ impl Run {
     /// reason is news.
     pub fn end_refused(&mut self, why: &str) -> (Duration, bool) {
         let (count, known) = &mut self.refused_ends;
-        let pause = END_AGAIN * (1 << (*count).min(END_AGAIN_DOUBLINGS));
         *count = count.saturating_add(1);
+        let pause = pause_after(*count, END_AGAIN);
         self.ordered = None;
         let is_news = **known != *why;
         if is_news {

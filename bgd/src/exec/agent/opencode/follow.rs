@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bgd_shared::pauses::pause_after;
 use futures_util::StreamExt as _;
 use sse_stream::SseByteStream;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -166,8 +167,7 @@ pub async fn follow(
         {
             return format!("the server no longer answers: {error}").into();
         }
-        let wait = waits[0].saturating_mul(1 << (failures - 1).min(16)).min(waits[1]);
-        tokio::time::sleep(wait).await;
+        tokio::time::sleep(pause_after(failures, waits)).await;
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bgd_shared::consumption::StepStatus;
+use bgd_shared::pauses::pause_after;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -372,8 +373,8 @@ impl Session {
             Err(ApiError::NotFound(why)) => self.finish(TurnEnd::Forgotten(why)),
             Err(error) => {
                 self.failures += 1;
-                self.due = self.looked
-                    + (MIN_LOOK_INTERVAL * (1 << self.failures.min(8))).min(self.parts.timing.poll);
+                let pauses = [MIN_LOOK_INTERVAL, self.parts.timing.poll];
+                self.due = self.looked + pause_after(self.failures.min(8) + 1, pauses);
                 tracing::debug!(session = %self.parts.id, %error, "cannot read an opencode session");
                 if self.failures >= LOOKS {
                     self.finish(TurnEnd::Failed(format!("the session can't be read: {error}").into()));

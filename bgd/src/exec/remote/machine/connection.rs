@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::event::News;
 use bgd_shared::id::TaskId;
+use bgd_shared::pauses::next_pause;
 use bgd_shared::task::Task;
 
 use super::{FAILURES, IDLE, Machine, PAUSES};
@@ -271,7 +272,7 @@ impl Machine {
     /// Returns the pause before the next attempt, which is at least this long, and doubles the one after it.
     fn next_pause(&mut self, at_least: Duration) -> Duration {
         let pause = self.pause.max(at_least);
-        self.pause = (pause * 2).clamp(PAUSES[0], PAUSES[1]);
+        self.pause = next_pause(pause, PAUSES);
         pause
     }
 

@@ -82,7 +82,8 @@ pub struct Spec {
     /// Description for people; `None` means the command line.
     pub description: Option<Box<str>>,
     pub work: Work,
-    /// Where it runs, if not on this machine.
+    /// Where it runs, if not on this machine. An agent has no place: it is a process of this daemon, even if its program
+    /// runs elsewhere.
     pub on: Option<Arc<Placement>>,
     pub session: Option<Arc<str>>,
     /// The channel for its notices.
@@ -153,25 +154,21 @@ impl Spec {
     }
 
     pub fn executor(&self) -> ExecutorName {
-        match (&self.work, self.remote_kind()) {
-            (Work::Agent(_), _) => ExecutorName::AGENT,
-            (Work::Argv(_) | Work::Shell(_), None) => ExecutorName::LOCAL,
-            (Work::Argv(_) | Work::Shell(_), Some(kind)) => kind.into(),
+        match (&self.on, self.kind()) {
+            (Some(on), _) => on.kind.into(),
+            (None, Kind::Process) => ExecutorName::LOCAL,
+            (None, Kind::Agent) => ExecutorName::AGENT,
         }
     }
 
-    /// Returns the kind of place where it runs, unless that is this machine. An agent has no place: it is a process of
-    /// this daemon, even if its program runs elsewhere.
-    fn remote_kind(&self) -> Option<ExecutorKind> {
-        match &self.work {
-            Work::Agent(_) => None,
-            Work::Argv(_) | Work::Shell(_) => self.on.as_ref().map(|on| on.kind),
-        }
+    /// Reports whether another machine or a cluster runs it.
+    pub fn is_elsewhere(&self) -> bool {
+        self.on.is_some()
     }
 
     /// Reports whether its time limit is enforced where it runs, and only there.
     pub fn is_limited_elsewhere(&self) -> bool {
-        self.remote_kind().is_some_and(ExecutorKind::enforces_time_limit)
+        self.on.as_ref().is_some_and(|on| on.kind.enforces_time_limit())
     }
 
     /// Reports whether it runs as a process of this machine.
@@ -454,7 +451,7 @@ impl Task {
 
     /// Reports whether another machine or a cluster has it, or is about to get it, and has not started it.
     pub fn waits_elsewhere(&self) -> bool {
-        matches!(self.state, State::Starting { .. }) && self.runs_elsewhere()
+        matches!(self.state, State::Starting { .. }) && self.spec.is_elsewhere()
     }
 
     /// Returns the size of its texts in lists, on which the size of its task object depends.
@@ -480,11 +477,6 @@ impl Task {
     pub fn timed_out(&self) -> bool {
         let outcome = self.finished().map(|finished| &finished.outcome);
         matches!(outcome, Some(Outcome::Failed(Failure::TimedOut { .. })))
-    }
-
-    /// Reports whether another machine or a cluster runs it; agents there are processes of this daemon.
-    pub fn runs_elsewhere(&self) -> bool {
-        self.agent.is_none() && self.spec.on.is_some()
     }
 
     /// Reports whether it has a run, or processes that outlived its last run.

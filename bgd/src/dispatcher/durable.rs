@@ -131,7 +131,7 @@ impl Dispatcher {
             let key = Key { task: task.id, run: task.run };
             let is_held = runs.contains_key(&key) || unread.contains(&key);
             let is_resumed = match runs.remove(&key) {
-                None if task.spec.on.is_some() => self.take_up(task.id),
+                None if task.spec.is_elsewhere() => self.take_up(task.id),
                 Some(run) => self.take_over_run(&task, run, false, did_more),
                 None => {
                     let can_start = is_complete && !is_held && announces_itself(&task);

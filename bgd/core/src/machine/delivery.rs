@@ -13,7 +13,7 @@ use crate::undelivered::{Order, Undelivered};
 impl Core {
     /// Notes that a run was sent this signal to end it, with SIGKILL due at `kill_at`.
     pub(super) fn note_end(&mut self, now: Now, ordinal: Ordinal, signal: i32, kill_at: Mono) {
-        if self.registry.get(ordinal).is_some_and(Task::runs_elsewhere) {
+        if self.registry.get(ordinal).is_some_and(|task| task.spec.is_elsewhere()) {
             // The next daemon or program may have to repeat it.
             self.registry.change(ordinal, |task| {
                 task.elsewhere.get_or_insert_default().signal = NonZeroI32::new(signal);
@@ -67,8 +67,7 @@ impl Core {
     #[must_use]
     pub fn continue_running(&mut self, now: Now) -> Vec<Effect> {
         let is_concerned = |task: &Task| {
-            let runs =
-                matches!(task.state, State::Running { .. }) && task.spec.is_here() && task.agent.is_none();
+            let runs = matches!(task.state, State::Running { .. }) && task.spec.is_here();
             runs && !task.paused && !task.may_lack_order()
         };
         let concerned: Vec<Ordinal> =

@@ -254,7 +254,7 @@ impl Core {
     /// none.
     pub fn run_elsewhere(&self, now: Now, id: TaskId) -> Option<KnownRun> {
         let ordinal = self.registry.ordinal(id)?;
-        let task = self.registry.get(ordinal).filter(|task| task.runs_elsewhere())?;
+        let task = self.registry.get(ordinal).filter(|task| task.spec.is_elsewhere())?;
         let (has_started, stop) = match &task.state {
             State::Starting { stop, .. } => {
                 let known = |StopOrder { signal, grace_ms, .. }| KnownStop { signal, grace_ms };
@@ -292,7 +292,7 @@ impl Core {
         let uncounted = |task: &Task| {
             let ended =
                 task.finished().filter(|end| end.started_at.is_some() && end.completed_at >= since)?;
-            let id = task.elsewhere.as_ref().filter(|_| task.spec.on.is_some())?.id.clone()?;
+            let id = task.elsewhere.as_ref().filter(|_| task.spec.is_elsewhere())?.id.clone()?;
             let is_counted = task.usage.is_some() || ended.lingering != Lingering::No;
             (!is_counted).then_some(UsagePending {
                 task: task.id,

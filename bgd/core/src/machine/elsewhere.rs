@@ -63,7 +63,7 @@ impl Core {
                 State::Starting { .. } | State::Running { .. } | State::Stopping { .. } => true,
                 State::Queued { .. } | State::Finished(_) | State::Resuming { .. } => false,
             };
-            if !has_run || task.spec.on.is_none() {
+            if !has_run || !task.spec.is_elsewhere() {
                 return false;
             }
             let before = task.elsewhere.clone();
@@ -113,7 +113,7 @@ impl Core {
     fn paused_elsewhere(&mut self, now: Now, ordinal: Ordinal, paused: bool) {
         let is_wrong = |task: &Task| {
             let is_running = matches!(task.state, State::Running { .. });
-            is_running && task.spec.on.is_some() && task.paused != paused
+            is_running && task.spec.is_elsewhere() && task.paused != paused
         };
         if self.registry.get(ordinal).is_some_and(is_wrong) {
             self.registry.change(ordinal, |task| task.paused = paused);

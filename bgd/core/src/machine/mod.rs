@@ -333,7 +333,7 @@ impl Core {
 
     /// Reports whether a durable daemon that ends now leaves runs on other machines or clusters.
     pub fn leaves_runs_elsewhere(&self) -> bool {
-        let is_left = |task: &Task| task.spec.on.is_some() && task.outlives_daemon();
+        let is_left = |task: &Task| task.spec.is_elsewhere() && task.outlives_daemon();
         self.registry.iter().any(|(_, task)| task.has_run() && !task.is_finished() && is_left(task))
     }
 
@@ -448,7 +448,7 @@ impl Core {
         let Some(task) = self.registry.get(ordinal) else { return };
         let State::Queued { env } = &task.state else { return };
         // A run here starts at once, unless a durable daemon is killed. Elsewhere, it may wait for its place for long.
-        let is_kept = if task.spec.is_here() { self.registry.is_tracked() } else { task.runs_elsewhere() };
+        let is_kept = if task.spec.is_here() { self.registry.is_tracked() } else { task.spec.is_elsewhere() };
         let env = env.clone();
         if self.take_back_conditions(ordinal) {
             return;

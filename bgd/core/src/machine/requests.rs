@@ -323,7 +323,7 @@ impl Core {
         // Pending tasks outlive a durable daemon in any case.
         let is_left = |task: &Task| match leaves {
             LeavePolicy::Nothing => false,
-            LeavePolicy::Elsewhere => task.outlives_daemon() && task.spec.on.is_some(),
+            LeavePolicy::Elsewhere => task.outlives_daemon() && task.spec.is_elsewhere(),
             LeavePolicy::All => task.outlives_daemon(),
         };
         let stays = |task: &Task| {

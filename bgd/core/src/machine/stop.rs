@@ -204,7 +204,7 @@ impl Core {
     /// ended in time there, and the place enforces the limit itself.
     pub fn leave_passed_limit_to_place(&mut self, now: Now, id: TaskId) {
         let task = self.registry.ordinal(id).and_then(|ordinal| self.registry.get(ordinal));
-        if task.is_some_and(|task| task.runs_elsewhere() && has_passed_limit(task, now)) {
+        if task.is_some_and(|task| task.spec.is_elsewhere() && has_passed_limit(task, now)) {
             self.lift_time_limit(id);
         }
     }
@@ -274,7 +274,7 @@ fn has_passed_limit(task: &Task, now: Now) -> bool {
 /// Reports whether the place of a task enforces its time limit, because it always does, or because it can't be asked.
 fn is_limit_left_to_place(task: &Task) -> bool {
     let is_unknown = || task.elsewhere.as_ref().is_some_and(|known| known.unknown.is_some());
-    task.spec.is_limited_elsewhere() || task.spec.on.is_some() && is_unknown()
+    task.spec.is_limited_elsewhere() || task.spec.is_elsewhere() && is_unknown()
 }
 
 /// Returns the outcome of a task that was not ended on request, from its leader's exit.

@@ -221,7 +221,10 @@ impl<'a> ScreenView<'a> {
             ended: None,
             attempts: None,
         };
-        show.hint();
+        // An attachment shows its hint once the screen is drawn, which scrolls away what was shown before.
+        if show.job.role != Role::Attached {
+            show.hint();
+        }
         show.tell_size()?;
         Ok(show)
     }
@@ -261,7 +264,7 @@ impl<'a> ScreenView<'a> {
 
     fn hint(&mut self) {
         if let Some(hint) = self.job.next_hint() {
-            let _ = write!(io::stderr(), "{hint}\r\n");
+            write_hint(&hint);
         }
     }
 
@@ -473,6 +476,10 @@ impl<'a> ScreenView<'a> {
             self.job.lose_output(error);
         }
     }
+}
+
+fn write_hint(hint: &str) {
+    let _ = write!(io::stderr(), "{hint}\r\n");
 }
 
 impl View for ScreenView<'_> {

@@ -241,6 +241,29 @@ fn resumed_attach_repeats_detach_hint() {
 }
 
 #[test]
+fn detach_hint_is_above_the_drawn_screen() {
+    let daemon = TestDaemon::start();
+    // A line, a prompt, and more lines than fit, of which the first visible one gives way to the hint.
+    for (writes, last, drawn, then) in [
+        ("echo up", "up", "up\n", "\nup\nword\ngot word\n"),
+        ("printf name:", "name:", "name:\n", "\nname:word\ngot word\n"),
+        ("seq 100", "100", "79\n80\n", "\n99\n100\nword\ngot word\n"),
+    ] {
+        let line = format!("{writes}; read x; echo got $x; read x");
+        let id: TaskId = daemon.run(&["submit", "--pty", "--shell", &line]).success().word();
+        daemon.wait_output(id, last);
+        let mut terminal = Terminal::bgctl(&daemon, &["attach", &id.to_string()]);
+        terminal.wait_text(&format!("[Ctrl-B] Detach (the task keeps running)\n{drawn}"));
+        terminal.type_keys("word\r");
+        terminal.wait_text(then);
+        assert_eq!(count_shown(&terminal, "] Detach"), 1, "{terminal:?}");
+        terminal.type_keys("\x02");
+        assert!(terminal.ended().success(), "{terminal:?}");
+        daemon.cancel(&[id]);
+    }
+}
+
+#[test]
 fn stopped_attach_can_be_killed() {
     let daemon = TestDaemon::start();
     for options in [&["--pty"][..], &[]] {

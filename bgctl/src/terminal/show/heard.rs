@@ -9,7 +9,7 @@ use bgd_shared::request::{
     Hello, OutputNews, TaskAttach, TaskBlock, TaskDetach, TaskOutput, TaskWrite, WriteResult,
 };
 
-use super::{ScreenView, WRITE_PAUSE};
+use super::{ScreenView, WRITE_PAUSE, write_hint};
 use crate::failure::Failure;
 use crate::terminal::answers;
 use crate::terminal::keyboard::is_in_foreground;
@@ -114,8 +114,17 @@ impl ScreenView<'_> {
             self.job.stops = true;
             return Ok(());
         }
-        let shown = self.job.out.show(&bytes, news.restore).and_then(|()| self.tell_progress(&bytes));
-        if let Err(error) = shown {
+        let mut hint = if news.redraw { self.job.next_hint() } else { None };
+        // The alternate screen leaves the main one as it is, and so does a job that has written nothing.
+        let stays = bytes.is_empty() || self.job.out.would_be_alternate(news.restore.as_deref());
+        if let Some(hint) = hint.take_if(|_| stays) {
+            write_hint(&hint);
+        }
+        let mut shown = self.job.out.show(&bytes, news.restore);
+        if let Some(hint) = hint {
+            shown = shown.and_then(|()| self.job.out.show(on_top(&hint).as_bytes(), None));
+        }
+        if let Err(error) = shown.and_then(|()| self.tell_progress(&bytes)) {
             self.job.lose_output(error);
         }
         if let Some(note) = self.note_once_drawn.take_if(|_| news.redraw) {
@@ -138,6 +147,13 @@ impl ScreenView<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns what inserts a line above the drawn main screen. The text below stays together, with the cursor at its place
+/// in it, as jobs move that relative to what they wrote: it moves down into a row that is first made free below the
+/// cursor.
+fn on_top(line: &str) -> String {
+    format!("\n\x1b[A\x1b7\x1b[H\x1b[L\x1b[m{line}\x1b8\x1b[B")
 }
 
 /// Reports whether a refusal of input means that the job has ended or has closed its terminal.

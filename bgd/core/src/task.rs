@@ -46,6 +46,18 @@ pub enum Work {
     Agent(AgentWork),
 }
 
+impl Work {
+    /// Returns the program and its arguments, as they are executed. Empty for an agent: its executor starts a program
+    /// by its own rules.
+    pub fn argv(&self) -> Vec<&[u8]> {
+        match self {
+            Self::Argv(argv) => argv.iter().map(OsText::as_bytes).collect(),
+            Self::Shell(line) => vec![b"/bin/sh", b"-c", b"--", line.as_bytes()],
+            Self::Agent(_) => Vec::new(),
+        }
+    }
+}
+
 /// The name of an executor in the dispatcher's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ExecutorName(pub &'static str);

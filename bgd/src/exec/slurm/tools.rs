@@ -9,7 +9,6 @@ use super::origin::Origin;
 use super::program::Programs;
 use super::run::Job;
 use super::script::{self, Command};
-use crate::core::Work;
 use crate::exec::context::Context;
 use crate::exec::processes::members::{INSTANCE_MARK, TASK_MARK};
 use crate::exec::task_variables;
@@ -44,11 +43,6 @@ pub enum NotSubmitted {
 /// Returns the text of a job's file. On another machine, a job gets only the chosen parts of the submitter's
 /// environment.
 pub fn file_of(job: &Job, context: &Context, output: &Path, errors: Option<&Path>, is_far: bool) -> Vec<u8> {
-    let argv: Vec<&[u8]> = match &job.spec.work {
-        Work::Argv(argv) => argv.iter().map(bgd_shared::text::OsText::as_bytes).collect(),
-        Work::Shell(line) => vec![b"/bin/sh", b"-c", b"--", line.as_bytes()],
-        Work::Agent(_) => Vec::new(),
-    };
     let own = task_variables::variables(&job.place, &context.folder);
     let own = own.iter().filter_map(|variable| {
         let (name, value) = variable.to_str().ok()?.split_once('=')?;
@@ -65,5 +59,5 @@ pub fn file_of(job: &Job, context: &Context, output: &Path, errors: Option<&Path
     let umask = (!is_far).then_some(job.spec.umask);
     let output = output.as_os_str().as_encoded_bytes();
     let errors = errors.map(|path| path.as_os_str().as_encoded_bytes());
-    script::file(&Command { argv, env, folder, output, errors, umask })
+    script::file(&Command { argv: job.spec.work.argv(), env, folder, output, errors, umask })
 }

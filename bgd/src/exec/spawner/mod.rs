@@ -38,7 +38,7 @@ use super::processes::mark::{Mark, Marks, RESOURCE};
 use super::processes::members::{INSTANCE_MARK, TASK_MARK};
 use super::task_variables;
 use super::threads::thread_pool::{Size, ThreadPool};
-use crate::core::{SpawnFailure, Spec, Work};
+use crate::core::{SpawnFailure, Spec};
 use crate::keeper::PID_AT;
 use crate::keeper::client::Keeper;
 use crate::keeper::socket::Socket;
@@ -447,14 +447,7 @@ struct Program {
 
 impl Program {
     fn new(spec: &Spec, path: Option<&OsText>, env: Vec<CString>) -> Self {
-        let argv: Vec<CString> = match &spec.work {
-            Work::Argv(argv) => argv.iter().map(|text| c_string(text.as_bytes())).collect(),
-            Work::Shell(line) => {
-                [b"/bin/sh".as_slice(), b"-c", b"--", line.as_bytes()].map(c_string).to_vec()
-            }
-            // The agent thread starts an agent's program as a command of its own.
-            Work::Agent(agent) => vec![c_string(agent.name.as_bytes())],
-        };
+        let argv: Vec<CString> = spec.work.argv().into_iter().map(c_string).collect();
         let name = argv.first().map(CString::as_bytes).unwrap_or_default();
         let programs = search_path::candidates(name, path);
         let programs = programs.iter().map(|file| c_string(file.as_os_str().as_bytes())).collect();
@@ -530,11 +523,8 @@ fn explain(spec: &Spec, error: SpawnError) -> SpawnFailure {
         }
         (Stage::Streams, _) => format!("cannot set up its standard streams: {why}"),
         (Stage::Exec, _) => {
-            let program = match &spec.work {
-                Work::Argv(argv) => argv.first().map(OsText::to_string_lossy).unwrap_or_default(),
-                Work::Shell(_) => "/bin/sh".into(),
-                Work::Agent(agent) => (&*agent.name).into(),
-            };
+            let argv = spec.work.argv();
+            let program = argv.first().copied().map(String::from_utf8_lossy).unwrap_or_default();
             // As in shells, an entry of PATH that is no folder has no programs.
             if errno == Errno::ENOTDIR && !program.contains('/') {
                 errno = Errno::ENOENT;

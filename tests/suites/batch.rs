@@ -9,7 +9,7 @@ use std::process::Stdio;
 use bgd_tests::shared::client::ClientError;
 use bgd_tests::shared::error::ErrorKind;
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::limits::FRAME_BYTES;
+use bgd_tests::shared::limits::{BATCH_PART, FRAME_BYTES};
 use bgd_tests::shared::order::{CancelReason, WaitingFor};
 use bgd_tests::shared::request::{
     DaemonUpgrade, ListParams, ListResult, SubmitManyParams, SubmitManyResult, SubmitParams, TaskList,
@@ -17,8 +17,8 @@ use bgd_tests::shared::request::{
 };
 use bgd_tests::shared::task::{Exit, Status, Task};
 use bgd_tests::templates::Gate;
-use bgd_tests::{Outcome, Terminal, TestDaemon};
-use serde_json::Value;
+use bgd_tests::{Outcome, Raw, Terminal, TestDaemon};
+use serde_json::{Value, json};
 
 /// Runs `bgctl submit --each` with these words, in the parent session `s`, on a file with these items.
 fn each(daemon: &TestDaemon, items: &[u8], words: &[&str]) -> Outcome {
@@ -286,6 +286,20 @@ fn r112_invalid_items_or_options_are_reported_and_submit_nothing() {
     assert_eq!(terminal.ended().code(), Some(2));
     assert!(terminal.screen().contains("which is a terminal"), "{}", terminal.screen());
     assert_eq!(count(&daemon), 0);
+}
+
+#[test]
+fn client_is_answered_while_the_tasks_of_its_batch_are_added() {
+    let daemon = TestDaemon::start();
+    let mut raw = Raw::connect(daemon.socket());
+    // The answer lists so many ids that it fills the client's queue.
+    let batch = many(&daemon, BATCH_PART);
+    let submit = json!({"jsonrpc": "2.0", "id": 1, "method": "task.submit_many", "params": batch});
+    let hello = json!({"jsonrpc": "2.0", "id": 2, "method": "hello"});
+    raw.send(format!("{submit}\n{hello}\n").as_bytes()).unwrap();
+    let answers = [(); 2].map(|()| raw.receive().expect("the daemon answers"));
+    assert_eq!((&answers[0]["id"], &answers[1]["id"]), (&json!(2), &json!(1)));
+    assert_eq!(answers[1]["result"]["ids"].as_array().map(Vec::len), Some(BATCH_PART), "{}", answers[1]);
 }
 
 #[test]

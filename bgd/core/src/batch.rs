@@ -151,6 +151,13 @@ impl Batches {
         self.known.iter().find(|(_, batch)| has_key(batch)).map(|(id, _)| *id)
     }
 
+    /// Reports whether this call gets its reply once all tasks of its batch are added.
+    pub fn is_awaited_by(&self, to: ReplyTo) -> bool {
+        let is_awaited =
+            |entering: &Entering| entering.to == to || entering.again.iter().any(|(again, _)| *again == to);
+        self.entering.iter().any(is_awaited)
+    }
+
     /// Drops everything that a client has begun to submit.
     pub fn leave(&mut self, client: u64) {
         self.staged.remove(&client);

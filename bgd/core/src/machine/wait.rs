@@ -102,10 +102,11 @@ impl Core {
         self.may_wait(to, tasks.len())
     }
 
-    /// Reports whether this call waits for tasks or for an inbox item.
+    /// Reports whether this call waits for tasks, for an inbox item, or until all tasks of its batch are added.
     pub fn waits(&self, to: ReplyTo) -> bool {
         self.waiters.waits(to)
             || self.inboxes.waits(to)
+            || self.batches.is_awaited_by(to)
             || self.postponed.iter().any(|one| one.block.to == to)
     }
 

@@ -74,9 +74,6 @@ impl Dispatcher {
     }
 
     pub(super) fn reply(&self, answer: Answer, shape: Shape, reply: Reply) {
-        let tasks = |tasks: Vec<Snapshot>| -> Vec<_> {
-            tasks.iter().map(|task| view::task(task, &self.context.folder)).collect()
-        };
         match reply {
             Reply::Error(error) => answer.refuse(&self.refusal(error)),
             Reply::Backgrounded(snapshot) => {
@@ -95,13 +92,14 @@ impl Dispatcher {
                 answer.give(&RerunResult { tasks });
             }
             Reply::Many { batch, ids } => answer.give(&SubmitManyResult { batch, ids }),
-            Reply::Tasks(list) => answer.give(&TasksResult { tasks: tasks(list) }),
+            Reply::Tasks(list) => self.reader.tasks(list, answer, |tasks| TasksResult { tasks }),
             Reply::Blocked { tasks: list, timed_out } => {
                 let of = |finished: bool| -> Vec<TaskId> {
                     list.iter().filter(|task| task.is_finished() == finished).map(|task| task.id).collect()
                 };
                 let (finished, active) = (of(true), of(false));
-                answer.give(&BlockResult { tasks: tasks(list), timed_out, finished, active });
+                let result = move |tasks| BlockResult { tasks, timed_out, finished, active };
+                self.reader.tasks(list, answer, result);
             }
             Reply::Inbox { items, more, lost } => {
                 let instance = self.identity.instance.clone();

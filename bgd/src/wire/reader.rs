@@ -1,4 +1,5 @@
-//! Responses that require reading an output file, which is done on worker threads.
+//! Responses that take long, which are built on worker threads: those that require reading an output file, and those
+//! with many tasks.
 //!
 //! A file outside the daemon's folder may be on a hanging disk. Requests for it get a response all the same, without
 //! its content, and only a limited number of threads wait for it.
@@ -28,7 +29,10 @@ use crate::wire::view;
 /// How long a disk elsewhere may take: less than clients wait for a first response.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Builds responses from output files on worker threads.
+/// The most tasks of a response that is built at once. More would delay the other clients.
+const FEW_TASKS: usize = 256;
+
+/// Builds long responses, and those from output files, on worker threads.
 #[derive(Debug)]
 pub struct Reader {
     folder: Arc<OutputFolder>,
@@ -81,6 +85,25 @@ impl Reader {
             move |folder| result(&snapshot, with_progress(&snapshot, folder)),
             move |folder| result(&known, view::task(&known, folder)),
         );
+    }
+
+    /// Responds with these tasks as `result` arranges them.
+    pub fn tasks<T: Serialize>(
+        &self,
+        list: Vec<Snapshot>,
+        answer: Answer,
+        result: impl FnOnce(Vec<WireTask>) -> T + Send + 'static,
+    ) {
+        let is_short = list.len() <= FEW_TASKS;
+        let folder = Arc::clone(&self.folder);
+        let respond = move || {
+            let tasks = list.iter().map(|task| view::task(task, &folder)).collect();
+            answer.give(&result(tasks));
+        };
+        if is_short {
+            return respond();
+        }
+        self.workers.later(respond);
     }
 
     /// `task.output`: a part of the output.
@@ -266,12 +289,15 @@ fn whole_characters(bytes: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use bgd_shared::id::TaskId;
+    use bgd_shared::request::TasksResult;
     use bgd_shared::text::Env;
     use bgd_shared::time::Timestamp;
 
     use super::*;
+    use crate::client::{Client, ClientLimits};
     use crate::core::{
-        Command, Core, CoreLimits, Effect, Fact, Input, Mono, Now, PlanRequest, ReplyTo, Request, Spec, Work,
+        Command, Core, CoreLimits, Effect, Fact, Input, Mono, Now, PlanRequest, Reply, ReplyTo, Request,
+        Spec, Work,
     };
 
     #[test]
@@ -299,21 +325,55 @@ mod tests {
         history: None,
     };
 
+    fn now() -> Now {
+        Now { mono: Mono(1), wall: Timestamp::default() }
+    }
+
+    /// Submits a task with this number and program. Returns what follows from it.
+    fn submit(core: &mut Core, number: u64, program: &str) -> Vec<Effect> {
+        let (id, env, plan) = (TaskId::from_u128(number.into()), Env::default(), PlanRequest::default());
+        let spec = Spec { work: Work::Argv(vec![program.into()].into()), ..Spec::of_daemon() };
+        let command = Command { id, spec, env, prompt: None, key: None, foreground: false, plan };
+        let to = ReplyTo { client: 1, call: number };
+        core.handle(now(), Input::Request { to, request: Request::Submit(Box::new(command)) })
+    }
+
+    #[test]
+    fn answer_with_many_tasks_is_built_on_a_worker() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = Arc::new(OutputFolder::open(home.path().to_owned()).unwrap());
+        let (sender, jobs) = std::sync::mpsc::channel();
+        let reader = Reader::new(folder, Workers::simulated(move |job| sender.send(job).unwrap()));
+        let client = Arc::new(Client::new(1, ClientLimits { requests: 2, write_queue_bytes: 10 }));
+        let effects = submit(&mut Core::new(LIMITS, [].into()), 1, "true");
+        let task = effects.into_iter().find_map(|effect| match effect {
+            Effect::Reply { reply: Reply::Task(task), .. } => Some(task),
+            _ => None,
+        });
+        let task = task.expect("it is submitted");
+        let give = |count: usize| {
+            assert!(client.begin_request(0));
+            let answer = Answer::new(Arc::clone(&client), None, 0);
+            let list = std::iter::repeat_n(task.clone(), count).collect();
+            reader.tasks(list, answer, |tasks| TasksResult { tasks });
+        };
+        give(FEW_TASKS);
+        assert_eq!(client.unanswered(), 0);
+        give(FEW_TASKS + 1);
+        assert_eq!(client.unanswered(), 1, "other clients are served meanwhile");
+        jobs.try_recv().unwrap()();
+        assert_eq!(client.unanswered(), 0);
+    }
+
     #[test]
     fn page_of_inbox_is_bounded_even_if_its_tasks_have_long_command_lines() {
         let mut core = Core::new(LIMITS, [].into());
-        let now = Now { mono: Mono(1), wall: Timestamp::default() };
         let items: Vec<Item> = (1..=3_u64)
             .map(|number| {
-                let (id, env, plan) =
-                    (TaskId::from_u128(number.into()), Env::default(), PlanRequest::default());
-                let argv = Work::Argv(vec!["x".repeat(600 * 1024).as_str().into()].into());
-                let spec = Spec { work: argv, ..Spec::of_daemon() };
-                let command = Command { id, spec, env, prompt: None, key: None, foreground: false, plan };
-                let to = ReplyTo { client: 1, call: number };
-                let _ = core.handle(now, Input::Request { to, request: Request::Submit(Box::new(command)) });
-                let fact = Fact::StartFailed { failure: "no".into() };
-                let effects = core.handle(now, Input::Fact { task: id, run: 1, fact });
+                drop(submit(&mut core, number, &"x".repeat(600 * 1024)));
+                let (task, fact) =
+                    (TaskId::from_u128(number.into()), Fact::StartFailed { failure: "no".into() });
+                let effects = core.handle(now(), Input::Fact { task, run: 1, fact });
                 let notice = effects.into_iter().find_map(|effect| match effect {
                     Effect::Notice { notice, .. } => Some(notice),
                     _ => None,

@@ -120,6 +120,7 @@ pub const fn of_kind(kind: ErrorKind) -> Code {
         | ErrorKind::RegistryFull
         | ErrorKind::JournalUnwritable
         | ErrorKind::FrameTooLarge
+        | ErrorKind::AnswerTooLarge
         | ErrorKind::TooManyRequests
         | ErrorKind::Unknown => Code::INTERNAL,
     }

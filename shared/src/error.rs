@@ -106,6 +106,8 @@ kinds! {
     UpgradeRefused = "upgrade_refused", -32027;
     /// The journal of a durable daemon can't be written, for example because the disk is full, so no task is accepted.
     JournalUnwritable = "journal_unwritable", -32028;
+    /// The call was carried out, but its answer is longer than clients accept.
+    AnswerTooLarge = "answer_too_large", -32029;
 }
 
 impl fmt::Display for ErrorKind {

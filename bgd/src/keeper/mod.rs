@@ -6,6 +6,7 @@
 //! themselves to it before they execute their programs: no program ever runs without being held.
 
 pub mod client;
+mod place;
 pub mod process;
 mod reach;
 pub mod socket;

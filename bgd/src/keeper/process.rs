@@ -2,11 +2,12 @@
 //! must not end by itself while it holds anything for the next daemon, unless that can't reach it. When it ends because
 //! it holds nothing, it removes its socket, so that the next daemon can distinguish this from a killed keeper.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -16,10 +17,10 @@ use bgd_shared::time::Timestamp;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
-use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{Shutdown, SocketFlags, accept_with, listen, shutdown};
 
+use super::place::Place;
 use super::{
     ARGUMENT, BACKLOG, HEAD_BYTES, Key, MESSAGE_BYTES, Message, MessageKind, NOBODY_ELSE,
     OTHERS_MAY_SAY_MORE, SOCKET, is_crowded, is_passing,
@@ -33,6 +34,9 @@ const LONGEST: Duration = Duration::from_hours(30 * 24);
 
 /// The interval between checks whether [`LONGEST`] has passed.
 const LOOK: PollTimeout = PollTimeout::MAX;
+
+/// The interval in milliseconds between checks whether a daemon can still connect, where no event reports that.
+const LOOK_UNWATCHED: u16 = 60_000;
 
 /// The delay in milliseconds before the keeper retries while it lacks descriptors, or too many are in flight: no event
 /// reports when that changes.
@@ -88,13 +92,8 @@ enum Heard {
 }
 
 struct Keeper {
-    /// The path of its socket.
-    place: PathBuf,
-    /// The inode number of the socket. A file with another number belongs to the next daemon, which assumes that this
-    /// keeper has ended.
-    number: Option<u64>,
-    /// The folder of the socket.
-    folder: Option<OwnedFd>,
+    /// Where its socket is.
+    place: Place,
     listener: OwnedFd,
     connections: Vec<Connection>,
     held: BTreeMap<Key, Held>,
@@ -135,7 +134,7 @@ fn begin() -> io::Result<()> {
     let number = std::env::args_os().nth(3).and_then(|number| number.to_str()?.parse().ok());
     // The peer PID seen by connecting daemons is that of the last process that called this.
     listen(&listener, BACKLOG)?;
-    let mut keeper = Keeper::new(place, number, listener);
+    let mut keeper = Keeper::new(Place::new(place, number), listener);
     keeper.connections.push(Connection::new(daemon, None, 0));
     keeper.live();
     Ok(())
@@ -182,13 +181,9 @@ impl Connection {
 }
 
 impl Keeper {
-    fn new(place: PathBuf, number: Option<u64>, listener: OwnedFd) -> Self {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = place.parent().and_then(|folder| open(folder, flags, Mode::empty()).ok());
+    fn new(place: Place, listener: OwnedFd) -> Self {
         Self {
             place,
-            number,
-            folder,
             listener,
             connections: Vec::new(),
             held: BTreeMap::new(),
@@ -245,6 +240,7 @@ impl Keeper {
     fn wait(&self) -> Result<Vec<PollFlags>, Errno> {
         let timeout = match &self.connections[..] {
             _ if self.is_short => PollTimeout::from(REST),
+            [] if self.place.changes().is_none() => PollTimeout::from(LOOK_UNWATCHED),
             [] => LOOK,
             some if some.iter().any(|one| one.is_crowded) => PollTimeout::from(REST),
             _ => PollTimeout::NONE,
@@ -260,8 +256,10 @@ impl Keeper {
         let processes = self.without_note().filter(|_| is_alone);
         let of_processes = processes.map(|(_, process)| PollFd::new(process.as_fd(), PollFlags::POLLIN));
         let of_listener = PollFd::new(self.listener.as_fd(), of_listener);
+        let of_place = self.place.changes().map(|changes| PollFd::new(changes, PollFlags::POLLIN));
+        let others = of_processes.chain(of_place);
         let mut all: Vec<PollFd<'_>> =
-            [of_listener].into_iter().chain(of_connections).chain(of_processes).collect();
+            [of_listener].into_iter().chain(of_connections).chain(others).collect();
         poll(&mut all, timeout)?;
         Ok(all.iter().map(|one| one.revents().unwrap_or(PollFlags::POLLIN)).collect())
     }
@@ -289,25 +287,21 @@ impl Keeper {
     fn is_over(&mut self) -> bool {
         if !self.connections.is_empty() {
             self.alone_since = None;
+            self.place.ignore();
             return false;
         }
+        self.place.watch();
         let since = *self.alone_since.get_or_insert_with(Instant::now);
         // Entries without descriptors only qualify others.
         if self.held.iter().any(|(key, held)| *key == Key::OF_EVENTS || !held.descriptors.is_empty()) {
             let has_ended = |held: &Held| held.descriptors.first().is_none_or(pidfd::has_ended);
             let all_ended = self.held.values().all(has_ended);
-            return all_ended && (since.elapsed() > LONGEST || self.is_out_of_reach());
+            return all_ended && (since.elapsed() > LONGEST || self.place.is_lost());
         }
-        let is_own = |meta: fs::Metadata| self.number.is_none_or(|number| meta.ino() == number);
-        if self.held.is_empty() && fs::metadata(&self.place).is_ok_and(is_own) {
-            let _ = fs::remove_file(&self.place);
+        if self.held.is_empty() {
+            self.place.remove();
         }
         true
-    }
-
-    /// Reports whether no daemon can connect any more: the folder was removed, and not only moved.
-    fn is_out_of_reach(&self) -> bool {
-        self.folder.as_ref().is_some_and(|folder| fstat(folder).is_ok_and(|meta| meta.st_nlink == 0))
     }
 
     /// Handles one message.
@@ -423,172 +417,5 @@ impl Keeper {
             }
         }
         true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::process::{Command, Stdio};
-    use std::thread;
-
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, socket_with, socketpair};
-
-    use super::super::reach::Reached;
-    use super::*;
-
-    fn seqpacket() -> OwnedFd {
-        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
-    }
-
-    fn key(run: u32) -> Key {
-        Key { run, ..Key::OF_EVENTS }
-    }
-
-    fn say(socket: &OwnedFd, word: MessageKind, run: u32) -> io::Result<()> {
-        let message = Message { word, key: key(run), ..Message::bare(word) };
-        let null = fs::File::open("/dev/null")?;
-        fds::send(socket, &message.encode(), &[null.as_fd()]).map(drop)
-    }
-
-    /// Returns the word of the next message and its run.
-    fn heard(socket: &OwnedFd) -> (MessageKind, u32) {
-        let mut bytes = vec![0; HEAD_BYTES + MESSAGE_BYTES];
-        let (count, _descriptors) = fds::receive(socket, &mut bytes).unwrap();
-        let message = Message::decode(&bytes[..count]).unwrap();
-        (message.word, message.key.run)
-    }
-
-    /// A keeper running on a thread. [`RunningKeeper::with`] also returns the socket of its daemon.
-    struct RunningKeeper {
-        folder: tempfile::TempDir,
-        thread: thread::JoinHandle<()>,
-    }
-
-    impl RunningKeeper {
-        fn with(process: Option<PidFd>) -> (Self, OwnedFd) {
-            let folder = tempfile::tempdir().unwrap();
-            let (place, listener) = (folder.path().join(SOCKET), seqpacket());
-            bind(&listener, &SocketAddrUnix::new(&place).unwrap()).unwrap();
-            listen(&listener, BACKLOG).unwrap();
-            let (ours, theirs) =
-                socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-            let number = fs::metadata(&place).unwrap().ino();
-            let mut keeper = Keeper::new(place, Some(number), listener);
-            keeper.connections.push(Connection { process, ..Connection::new(theirs, None, 0) });
-            (Self { folder, thread: thread::spawn(|| keeper.live()) }, ours)
-        }
-
-        fn connect(&self) -> OwnedFd {
-            let socket = seqpacket();
-            connect(&socket, &SocketAddrUnix::new(self.folder.path().join(SOCKET)).unwrap()).unwrap();
-            socket
-        }
-
-        fn end(self, last: &OwnedFd) {
-            say(last, MessageKind::End, 0).unwrap();
-            self.thread.join().unwrap();
-        }
-    }
-
-    /// A process that a dead daemon was about to start has announced itself to this keeper, or does not run: the next
-    /// daemon starts it.
-    #[test]
-    fn r126_announcement_to_old_daemon_is_refused_after_the_next_connects() {
-        let (keeper, ours) = RunningKeeper::with(None);
-        say(&ours, MessageKind::Keep, 2).unwrap();
-        say(&ours, MessageKind::Keep, 3).unwrap();
-        let next = keeper.connect();
-        assert_eq!(
-            [heard(&next), heard(&next), heard(&next)],
-            [(MessageKind::Keep, 2), (MessageKind::Keep, 3), (MessageKind::Done, 0)]
-        );
-        assert_eq!(say(&ours, MessageKind::Keep, 4).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
-        // An additional connection does not block the others.
-        let other = keeper.connect();
-        say(&next, MessageKind::Drop, 2).unwrap();
-        say(&next, MessageKind::Keep, 5).unwrap();
-        drop((next, ours));
-        let deadline = Instant::now() + Duration::from_mins(1);
-        let last = loop {
-            assert!(Instant::now() < deadline, "what the one before has said is not heard");
-            let last = keeper.connect();
-            let mut all: Vec<_> =
-                std::iter::from_fn(|| Some(heard(&last)).filter(|(word, _)| *word != MessageKind::Done))
-                    .collect();
-            all.sort_by_key(|(_, run)| *run);
-            // The process of the previous connection is alive, so this one is served as soon as it comes.
-            if all == [(MessageKind::Keep, 3), (MessageKind::Keep, 5)] {
-                break last;
-            }
-        };
-        keeper.end(&last);
-        drop(other);
-    }
-
-    /// The next daemon may assume that a keeper that is slow to start has ended.
-    #[test]
-    fn r126_empty_keeper_removes_only_its_own_socket() {
-        for is_its_own in [true, false] {
-            let (keeper, ours) = RunningKeeper::with(None);
-            let place = keeper.folder.path().join(SOCKET);
-            if !is_its_own {
-                let other = keeper.folder.path().join("other");
-                fs::write(&other, "").unwrap();
-                fs::rename(other, &place).unwrap();
-            }
-            drop(ours);
-            keeper.thread.join().unwrap();
-            assert_eq!(place.exists(), !is_its_own);
-        }
-    }
-
-    /// Nobody could ever take over what it holds.
-    #[test]
-    fn r126_keeper_out_of_reach_ends_with_its_last_process() {
-        let (keeper, ours) = RunningKeeper::with(None);
-        let cat = || Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let mut processes = [cat(), cat()];
-        for (run, process) in (2..).zip(&processes) {
-            let pidfd = PidFd::open(process.id().cast_signed()).unwrap();
-            let keep = Message { key: key(run), ..Message::bare(MessageKind::Keep) };
-            fds::send(&ours, &keep.encode(), &[pidfd.as_fd()]).unwrap();
-        }
-        let folder = keeper.folder.path();
-        let moved = folder.with_extension("moved");
-        fs::rename(folder, &moved).unwrap();
-        drop(ours);
-        // This closes its input.
-        processes[0].wait().unwrap();
-        fs::rename(&moved, folder).unwrap();
-        let next = keeper.connect();
-        assert_eq!([heard(&next), heard(&next)], [(MessageKind::Keep, 2), (MessageKind::Keep, 3)]);
-        fs::remove_dir_all(folder).unwrap();
-        drop(next);
-        assert!(!keeper.thread.is_finished(), "one of its processes still runs");
-        processes[1].wait().unwrap();
-        keeper.thread.join().unwrap();
-    }
-
-    /// A daemon's locks are free before its process has ended, which can take long.
-    #[test]
-    fn r126_only_the_daemon_holding_the_locks_is_served() {
-        let own = PidFd::open(std::process::id().cast_signed()).unwrap();
-        let (keeper, ours) = RunningKeeper::with(Some(own));
-        say(&ours, MessageKind::Keep, 2).unwrap();
-        let next = keeper.connect();
-        assert_eq!([heard(&next), heard(&next)], [(MessageKind::Keep, 2), (MessageKind::Done, 0)]);
-        say(&ours, MessageKind::Keep, 3).unwrap();
-        say(&next, MessageKind::Alone, 0).unwrap();
-        assert_eq!(
-            [heard(&next), heard(&next)],
-            [(MessageKind::Keep, 3), (MessageKind::Done, 0)],
-            "only what is new"
-        );
-        assert_eq!(say(&ours, MessageKind::Keep, 4).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
-        let last = Reached::connect(keeper.folder.path()).unwrap().unwrap();
-        let (all, _) = last.receive_all().unwrap();
-        assert_eq!(all.iter().map(|kept| kept.key.run).collect::<Vec<_>>(), [2, 3]);
-        keeper.end(&last.into_socket());
-        drop((ours, next));
     }
 }

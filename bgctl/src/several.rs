@@ -9,7 +9,7 @@ use bgd_shared::request::Method;
 
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::{Link, together};
+use crate::link::{Link, time_left, together};
 
 /// How long an ssh may take to exit after its timeout.
 const ENDING: Duration = Duration::from_secs(6);
@@ -49,7 +49,7 @@ impl Asked<'_> {
         &mut self,
         call: impl FnOnce(&mut Client) -> Result<T, ClientError>,
     ) -> Result<T, Failure> {
-        self.client.wait_at_most(self.deadline.saturating_duration_since(Instant::now()));
+        self.client.wait_at_most(time_left(self.deadline));
         call(&mut self.client).map_err(|error| match error {
             ClientError::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => {
                 late(self.link, self.within)
@@ -104,7 +104,7 @@ pub fn ask<T: Send + 'static>(
     let mut has_news = false;
     while overdue.iter().any(Option::is_some) {
         let until = if has_news { end.min(Instant::now() + PAUSE) } else { end };
-        let news = receiver.recv_timeout(until.saturating_duration_since(Instant::now()));
+        let news = receiver.recv_timeout(time_left(until));
         has_news = news.is_ok();
         match news {
             Ok(news) => {

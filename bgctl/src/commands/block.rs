@@ -26,7 +26,7 @@ use crate::cli::BlockArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::{Heard, Listener, sleep};
+use crate::link::{Heard, Listener, sleep, time_left};
 use crate::name::Name;
 use crate::pick::{self, Chosen};
 use crate::progress::bar::{self, Bar};
@@ -173,7 +173,7 @@ fn waited(
             Ok(result) => return Ok(seen.complete(result, params.mode)),
         }
         let deadline = if seen.is_over(params.mode) { Some(Instant::now()) } else { deadline };
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = deadline.map(time_left);
         params.timeout_ms = left.and_then(|left| u64::try_from(left.as_millis()).ok());
     }
 }
@@ -253,7 +253,7 @@ struct ProgressConnection {
 
 impl ProgressConnection {
     fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Result, ClientError> {
-        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        let left = self.until.map(time_left);
         self.client.call_within::<M>(params, left)
     }
 }
@@ -282,7 +282,7 @@ impl Progress {
         // Follow the tasks by id: they may stop matching the filter.
         let named = ids.iter().map(|id| (*id).into()).collect();
         let look = BlockParams { ids: named, matching: None, ..look };
-        let left = aside.until.map(|until| until.saturating_duration_since(Instant::now()));
+        let left = aside.until.map(time_left);
         news.wait_at_most(left.map_or(LOOK, |left| left.min(LOOK)));
         let news = Listener::of(news, &ids).ok()?;
         let signals = Taken::new(ENDING).ok()?;

@@ -17,7 +17,7 @@ use crate::cli::InboxArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::{DaemonWatch, is_lost, sleep};
+use crate::link::{DaemonWatch, is_lost, sleep, time_left};
 use crate::remark::say;
 use crate::render::clean_lines;
 use crate::session;
@@ -154,10 +154,7 @@ fn acknowledged(params: &InboxAckParams, context: &mut Context) -> Result<bool, 
 
 /// Returns the number of milliseconds until then.
 fn left_until(until: Option<Instant>) -> u64 {
-    until.map_or(DURATION_MS, |until| {
-        let time = until.saturating_duration_since(Instant::now());
-        u64::try_from(time.as_millis()).unwrap_or(DURATION_MS)
-    })
+    until.map_or(DURATION_MS, |until| u64::try_from(time_left(until).as_millis()).unwrap_or(DURATION_MS))
 }
 
 /// The pause before another attempt to connect to a daemon that has too many connections.

@@ -17,7 +17,7 @@ use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::failure::Failure;
-use crate::link::time_left;
+use crate::link::poll_timeout;
 use crate::terminal::{Caught, Signals};
 
 /// Maximum number of bytes to keep of each stream.
@@ -149,7 +149,7 @@ impl Child {
         ];
         let pipes = [&self.output, &self.errors].into_iter().filter_map(|stream| stream.from.as_ref());
         sources.extend(pipes.map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN)));
-        match poll(&mut sources, until.map_or(PollTimeout::NONE, time_left)) {
+        match poll(&mut sources, until.map_or(PollTimeout::NONE, poll_timeout)) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }

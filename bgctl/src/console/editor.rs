@@ -27,6 +27,7 @@ use rustyline::{
 };
 
 use crate::failure::Failure;
+use crate::link::time_left;
 
 /// Maximum number of lines of history.
 const HISTORY_LINES: usize = 1000;
@@ -216,7 +217,7 @@ impl Editor {
     fn finish_printing(&mut self) {
         let until = Instant::now() + QUIET;
         while self.is_printing {
-            match self.heard.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            match self.heard.recv_timeout(time_left(until)) {
                 Ok(Heard::Printed) => self.is_printing = false,
                 Ok(other) => self.early.push_back(other),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use bgd_shared::pauses::next_pause;
 
 use super::ssh::{REFUSED, UNREACHABLE};
+use super::wait::time_left;
 use crate::failure::Failure;
 
 /// Reports whether the host could not be reached. Any other failure stays the same for a caller that waits for a task
@@ -30,7 +31,7 @@ pub fn reach<T>(
     let mut pause = PAUSES[0];
     let mut reason = None;
     loop {
-        let failure = match attempt(deadline.saturating_duration_since(Instant::now())) {
+        let failure = match attempt(time_left(deadline)) {
             Ok(made) => return Ok(made),
             Err(failure) => failure,
         };

@@ -32,7 +32,7 @@ use super::children::{self, SHORT, end, ended};
 use super::greeting::{BANNER_BYTES, GreetingError, greet};
 use super::host::Host;
 use super::programs::Programs;
-use super::wait::becomes_ready;
+use super::wait::{becomes_ready, time_left};
 use crate::exit::Code;
 use crate::failure::Failure;
 
@@ -183,7 +183,7 @@ impl<'a> Dial<'a> {
             let mut command = self.session(control, line);
             command.stdin(Stdio::null()).stdout(writer);
             let (mut ssh, mut errors) = start(command)?;
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = time_left(deadline);
             let text = bounded::read_to_end(&mut output, BANNER_BYTES, left);
             let text = text.map_err(cant("can't read from ssh"))?.unwrap_or_default();
             self.at_end(&mut ssh, &mut errors, deadline, &text)
@@ -438,7 +438,7 @@ pub fn forget_shared(host: &Host, folder: Option<&Path>) {
 fn turn(control: &Path, deadline: Instant) -> Option<Flock<File>> {
     let lock = control.with_extension("lock");
     let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(lock).ok()?;
-    bounded::lock(file, deadline.saturating_duration_since(Instant::now())).ok()?
+    bounded::lock(file, time_left(deadline)).ok()?
 }
 
 /// Returns how long an open shared connection may take of the time to connect, so that a dead one leaves time for

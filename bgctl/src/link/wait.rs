@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -24,7 +24,7 @@ pub fn sleep<const COUNT: usize>(
     // Without requested events, poll only reports that the reader is gone.
     sources.push(PollFd::new(out.as_fd(), PollFlags::empty()));
     loop {
-        match poll(&mut sources, until.map_or(PollTimeout::NONE, time_left)) {
+        match poll(&mut sources, until.map_or(PollTimeout::NONE, poll_timeout)) {
             Ok(_) => break,
             Err(Errno::EINTR) => {}
             Err(error) => return Err(Failure::io("can't wait", &error.into())),
@@ -44,15 +44,19 @@ pub fn sleep<const COUNT: usize>(
 /// A system error.
 pub fn becomes_ready(fd: impl AsFd, events: PollFlags, until: Instant) -> Result<bool, Errno> {
     loop {
-        match poll(&mut [PollFd::new(fd.as_fd(), events)], time_left(until)) {
+        match poll(&mut [PollFd::new(fd.as_fd(), events)], poll_timeout(until)) {
             Err(Errno::EINTR) => {}
             outcome => return outcome.map(|count| count > 0),
         }
     }
 }
 
-/// Returns the time left until the deadline, rounded up so that a wait does not end too early.
-pub fn time_left(until: Instant) -> PollTimeout {
-    let left = until.saturating_duration_since(Instant::now());
-    PollTimeout::try_from(left.as_millis().saturating_add(1)).unwrap_or(PollTimeout::MAX)
+/// Returns the time left until the deadline; zero after it.
+pub fn time_left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
+}
+
+/// Returns the time left until the deadline for `poll`, rounded up so that a wait does not end too early.
+pub fn poll_timeout(until: Instant) -> PollTimeout {
+    PollTimeout::try_from(time_left(until).as_millis().saturating_add(1)).unwrap_or(PollTimeout::MAX)
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bgd_shared::client::Client;
 use bgd_shared::id::TaskId;
@@ -15,7 +15,7 @@ use regex::bytes::Regex;
 
 pub use crate::cli::since::Since;
 use crate::failure::Failure;
-use crate::link::{Heard, Listener, sleep};
+use crate::link::{Heard, Listener, sleep, time_left};
 use crate::output::copy::Growing;
 use crate::output::lines::{Line, Search};
 use crate::watch::Changes;
@@ -243,12 +243,7 @@ fn open(path: &Path, since: i64) -> Result<Source, Failure> {
 
 /// Returns the task as it is now.
 fn current(id: TaskId, answers_by: Option<Instant>, client: &mut Client) -> Result<Task, Failure> {
-    Ok(client.call_within::<TaskGet>(&IdParams { id: id.into() }, left(answers_by))?.task)
-}
-
-/// Returns the time left.
-fn left(by: Option<Instant>) -> Option<Duration> {
-    by.map(|by| by.saturating_duration_since(Instant::now()))
+    Ok(client.call_within::<TaskGet>(&IdParams { id: id.into() }, answers_by.map(time_left))?.task)
 }
 
 /// Searches the bytes of a stream that have not been searched yet, up to its current end: the task may write faster than
@@ -277,7 +272,7 @@ fn look(
             let mut ask = |offset, limit| {
                 let params =
                     OutputParams { id: id.into(), offset: Some(offset), limit: Some(limit), stream: *stream };
-                client.call_within::<TaskOutput>(&params, left(answers_by))
+                client.call_within::<TaskOutput>(&params, answers_by.map(time_left))
             };
             let mut end = None;
             loop {

@@ -149,7 +149,7 @@ mod tests {
     use nix::poll::{PollFd, PollFlags, poll};
 
     use super::*;
-    use crate::link::time_left;
+    use crate::link::poll_timeout;
 
     #[test]
     fn pipe_sink_writes_every_byte_once_and_reports_broken_pipe() {
@@ -171,7 +171,7 @@ mod tests {
         drop(reader);
         // Children that other tests are starting have copies of the reading end for a moment.
         let until = Instant::now() + Duration::from_mins(1);
-        let polled = poll(&mut [PollFd::new(sink.as_fd(), PollFlags::empty())], time_left(until));
+        let polled = poll(&mut [PollFd::new(sink.as_fd(), PollFlags::empty())], poll_timeout(until));
         assert_eq!(polled, Ok(1), "the pipe has a reader");
         sink.show(b"x").unwrap();
         assert_eq!(sink.write().unwrap_err().kind(), io::ErrorKind::BrokenPipe);

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::signals::Signals;
-use crate::link::time_left;
+use crate::link::poll_timeout;
 
 /// Number of sources, not counting additional connections.
 const OWN: usize = 6;
@@ -181,7 +181,7 @@ impl<'a> Wants<'a> {
         let until = [self.until, self.link_until.filter(|_| self.reads_link)];
         let until = until.into_iter().chain(links.iter().map(|link| link.until)).flatten().min();
         loop {
-            match poll(&mut sources, until.map_or(PollTimeout::NONE, time_left)) {
+            match poll(&mut sources, until.map_or(PollTimeout::NONE, poll_timeout)) {
                 Ok(_) => break,
                 Err(Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),

@@ -16,7 +16,7 @@ use ratatui::layout::Rect;
 
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::time_left;
+use crate::link::poll_timeout;
 use crate::terminal::{Caught, Keyboard, Output as _, RawMode, Screen, Signals, stop_here};
 
 /// Enters the alternate screen, hides the cursor, and enables the mouse and bracketed paste.
@@ -100,7 +100,7 @@ impl Canvas {
         let mut outcome = self.screen.leave();
         while outcome.is_ok() && self.screen.wants_write() && Instant::now() < end {
             let mut sources = [PollFd::new(self.screen.as_fd(), PollFlags::POLLOUT)];
-            let _ = poll(&mut sources, time_left(end));
+            let _ = poll(&mut sources, poll_timeout(end));
             outcome = self.screen.write();
         }
         self.screen.forget();

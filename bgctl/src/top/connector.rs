@@ -181,7 +181,7 @@ mod tests {
             if let Some(attempt) = connector.latest() {
                 return attempt;
             }
-            let left = crate::link::time_left(until);
+            let left = crate::link::poll_timeout(until);
             let mut sources = [PollFd::new(connector.descriptor(), PollFlags::POLLIN)];
             assert_ne!(poll(&mut sources, left), Ok(0), "no attempt has ended");
         }

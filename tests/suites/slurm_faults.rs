@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use bgd_tests::shared::failure::FailureKind;
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::request::{DaemonUpgrade, UpgradeParams};
-use bgd_tests::shared::task::{Exit, Status};
+use bgd_tests::shared::request::{DaemonUpgrade, ListParams, TaskList, UpgradeParams};
+use bgd_tests::shared::task::{Exit, Status, Task};
 use bgd_tests::slurm::{Builder, Site};
 use bgd_tests::{executable, wait};
 
@@ -145,8 +145,8 @@ fn r147_corrected_work_folder_applies_without_restart_as_root() {
     assert_eq!(site.output(id), "works\n");
 }
 
-#[test]
-fn r146_submission_not_allowed_by_accounts_is_refused_with_advice_as_root() {
+/// Returns a cluster that accepts one job at a time from this user, in the account `lab`, with a task that is that job.
+fn limited_to_one_job() -> (Site, TaskId) {
     let site = Site::of(
         Builder::default().accounting().conf("AccountingStorageEnforce=associations,limits,qos"),
         "",
@@ -162,13 +162,46 @@ fn r146_submission_not_allowed_by_accounts_is_refused_with_advice_as_root() {
         });
         (site.daemon.task(id).error.is_none()).then_some(id)
     });
+    (site, allowed)
+}
+
+#[test]
+fn r146_submission_not_allowed_by_accounts_is_refused_with_advice_as_root() {
+    let (site, allowed) = limited_to_one_job();
     let task = site.ended(site.submit(&["--account", "nobody"], "true"));
     let error = task.error.unwrap();
     assert!(error.contains("account") && error.contains("sacctmgr"), "{error}");
-    let task = site.ended(site.submit(&["--account", "lab"], "true"));
-    let error = task.error.unwrap();
-    assert!(error.contains("limit") && task.failure.unwrap().kind == FailureKind::Spawn, "{error}");
+    assert_eq!(task.failure.unwrap().kind, FailureKind::Spawn);
     site.daemon.cancel(&[allowed]);
+}
+
+#[test]
+fn r146_tasks_beyond_job_limit_of_account_wait_with_reason_until_a_job_ends_as_root() {
+    let (site, allowed) = limited_to_one_job();
+    let items = site.daemon.home().join("items");
+    fs::write(&items, "1\n2\n3\n").unwrap();
+    // Together they become an array, which exceeds the limit as a whole, however long it waits.
+    let submit = ["submit", "--on", "hpc", "--account", "lab", "--each", items.to_str().unwrap()];
+    let batch = site.run(&[&submit[..], &["--", "echo"]].concat()).success().word::<TaskId>();
+    let late = site.submit(&["--account", "lab"], "echo late");
+    let mut waiting = site.daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
+    waiting.retain(|task| task.batch == Some(batch) || task.id == late);
+    assert_eq!(waiting.len(), 4);
+    for task in &waiting {
+        let reason = |task: &Task| task.elsewhere.as_ref()?.reason.clone();
+        let is_limited = |task: &Task| reason(task).is_some_and(|why| why.contains("AssocMaxSubmitJobLimit"));
+        let task = site.until(task.id, "the limit", is_limited);
+        assert_eq!(task.status, Status::Pending);
+    }
+    let shown = site.run(&["status", &late.to_string()]).success().stdout_text();
+    assert!(shown.contains("it accepts no more jobs now: AssocMaxSubmitJobLimit"), "{shown}");
+    let calls = site.cluster.programs().calls("sbatch");
+    assert!(calls.iter().any(|call| call.contains("--array=0-2")), "{calls:?}");
+    site.daemon.cancel(&[allowed]);
+    for task in waiting {
+        assert_eq!(site.ended(task.id).status, Status::Completed);
+        assert_eq!(site.output(task.id).lines().count(), 1, "once");
+    }
 }
 
 #[test]

@@ -88,6 +88,17 @@ impl Gathering {
         self.waiting.remove(&turn).is_some()
     }
 
+    /// Removes all runs with these requests. Returns their tasks, in the order of their turns.
+    pub fn withdraw_equal(&mut self, wish: &JobRequest) -> Vec<TaskId> {
+        let equal = self.waiting.extract_if(.., |_, (other, ..)| *other == *wish);
+        equal.map(|(_, (_, task, _))| task).collect()
+    }
+
+    /// Returns the tasks of all runs.
+    pub fn tasks(&self) -> impl Iterator<Item = TaskId> {
+        self.waiting.values().map(|(_, task, _)| *task)
+    }
+
     /// Returns when the next submission is due.
     pub fn due(&self) -> Option<Instant> {
         self.due.filter(|_| !self.waiting.is_empty())
@@ -214,6 +225,17 @@ mod tests {
         add(&mut gathering, 5, 1);
         assert!(gathering.withdraw(5));
         assert_eq!(gathering.due(), None, "nothing is left to be submitted");
+    }
+
+    #[test]
+    fn r146_equal_runs_are_withdrawn_together_in_their_order() {
+        let mut gathering = Gathering::default();
+        for (turn, cpus) in [(2, 1), (5, 1), (3, 2), (4, 1)] {
+            add(&mut gathering, turn, cpus);
+        }
+        let numbers = |tasks: Vec<TaskId>| tasks.iter().map(|task| task.as_u128()).collect::<Vec<_>>();
+        assert_eq!(numbers(gathering.withdraw_equal(&wish(1))), [2, 4, 5]);
+        assert_eq!(numbers(gathering.tasks().collect()), [3]);
     }
 
     #[test]

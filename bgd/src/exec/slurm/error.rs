@@ -62,11 +62,18 @@ const UNANSWERED: [&str; 4] = [
     "Message receive failure",
 ];
 
-/// Messages of a cluster that accepts no more jobs at the moment.
-const FULL: [&str; 3] = [
+/// Messages of a cluster that accepts no more jobs at the moment, at least of this user.
+const FULL: [&str; 8] = [
     "Slurm temporarily unable to accept job",
     "Resource temporarily unavailable",
     "System is in maintenance",
+    // The limits on the number of jobs that are waiting or running. The sentence after them also stands for limits that
+    // the same job exceeds for ever.
+    "AssocMaxSubmitJobLimit",
+    "AssocGrpSubmitJobsLimit",
+    "QOSMaxSubmitJobPerUserLimit",
+    "QOSGrpSubmitJobsLimit",
+    "MaxSubmitJobsPerAccount",
 ];
 
 /// Messages about jobs that don't exist or have ended.
@@ -176,6 +183,29 @@ mod tests {
         assert_eq!(of(lost), CommandError::Unanswered(message));
         let full = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\n";
         assert!(matches!(of(full), CommandError::Full(_)));
+    }
+
+    #[test]
+    fn r146_limit_on_number_of_jobs_passes_and_limit_on_size_does_not() {
+        let refused = |limit: &str| {
+            of(&format!(
+                "sbatch: error: {limit}\nsbatch: error: Batch job submission failed: Job violates accounting/QOS \
+                 policy (job submit limit, user's size and/or time limits)\n"
+            ))
+        };
+        for limit in [
+            "AssocMaxSubmitJobLimit",
+            "AssocGrpSubmitJobsLimit",
+            "QOSMaxSubmitJobPerUserLimit",
+            "QOSGrpSubmitJobsLimit",
+            "MaxSubmitJobsPerAccount",
+        ] {
+            let CommandError::Full(why) = refused(limit) else { panic!("{limit} passes") };
+            assert!(why.starts_with(&format!("{limit}; ")), "{why}");
+        }
+        for limit in ["QOSMaxCpuPerJobLimit", "AssocMaxWallDurationPerJobLimit", "QOSMaxMemoryPerJob"] {
+            assert!(matches!(refused(limit), CommandError::Refused(_)), "{limit} is exceeded for ever");
+        }
     }
 
     #[test]

@@ -38,6 +38,13 @@ impl Availability {
         is_new
     }
 
+    /// Has the next attempt made soon, as the obstacle may be gone. If it is not, the pauses stay as long as they were.
+    pub fn try_soon(&mut self, now: Instant) {
+        if let Some((until, _)) = &mut self.broken {
+            *until = (*until).min(now + PAUSES[0]);
+        }
+    }
+
     /// Notes that the cluster has answered. Returns whether it could not be asked before.
     pub fn answered(&mut self) -> bool {
         self.pause = Duration::ZERO;
@@ -45,9 +52,77 @@ impl Availability {
     }
 }
 
+/// Whether the cluster accepts jobs, and how many at once: an array that exceeds a limit is refused as a whole. After a
+/// refusal, a single job is tried, then twice as many as were accepted.
+#[derive(Clone, Debug, Default)]
+pub struct Room {
+    availability: Availability,
+    /// The maximum number of jobs in the next submission; `None`: any number.
+    most: Option<u32>,
+}
+
+impl Room {
+    /// Returns whether, and when, jobs may be submitted.
+    pub const fn availability(&self) -> &Availability {
+        &self.availability
+    }
+
+    /// Returns how many of at most this many jobs may be submitted together.
+    pub fn limited(&self, most: u32) -> u32 {
+        self.most.map_or(most, |limit| limit.min(most))
+    }
+
+    /// Notes that the cluster has refused jobs.
+    pub fn refused(&mut self, now: Instant, why: &str) {
+        self.availability.failed(now, why);
+        self.most = Some(1);
+    }
+
+    /// Notes that the cluster has accepted jobs.
+    pub fn accepted(&mut self) {
+        self.availability.answered();
+        self.most = self.most.and_then(|most| most.checked_mul(2));
+    }
+
+    /// Notes that a job has ended, which may make room.
+    pub fn may_have_more(&mut self, now: Instant) {
+        self.availability.try_soon(now);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn r146_refused_submission_is_probed_with_one_job_and_grows_while_accepted() {
+        let (mut room, now) = (Room::default(), Instant::now());
+        assert_eq!(room.limited(500), 500);
+        for _ in 0..9 {
+            room.refused(now, "AssocMaxSubmitJobLimit");
+        }
+        assert_eq!((room.limited(500), room.availability().until()), (1, Some(now + PAUSES[1])));
+        // The end of a job shortens the current pause only.
+        room.may_have_more(now);
+        assert_eq!(room.availability().until(), Some(now + PAUSES[0]));
+        room.may_have_more(now + PAUSES[0]);
+        assert_eq!(room.availability().until(), Some(now + PAUSES[0]), "and not again and again");
+        room.refused(now, "AssocMaxSubmitJobLimit");
+        assert_eq!(room.availability().until(), Some(now + PAUSES[1]));
+        let sizes = [2, 4, 8].map(|_| {
+            room.accepted();
+            room.limited(500)
+        });
+        assert_eq!((sizes, room.availability().until()), ([2, 4, 8], None));
+        room.refused(now, "AssocMaxSubmitJobLimit");
+        assert_eq!(room.limited(500), 1);
+        for _ in 0..32 {
+            room.accepted();
+        }
+        assert_eq!(room.limited(u32::MAX), u32::MAX, "in the end there is no limit");
+        room.may_have_more(now);
+        assert_eq!(room.availability().until(), None);
+    }
 
     #[test]
     fn r151_retries_back_off_until_the_cluster_answers() {

@@ -389,6 +389,15 @@ impl Run {
         is_news
     }
 
+    /// Notes that it is reported as waiting for this reason. Returns whether that is news.
+    pub fn note_reason(&mut self, reason: &str) -> bool {
+        let is_news = self.reason.as_deref() != Some(reason);
+        if is_news {
+            self.reason = Some(reason.into());
+        }
+        is_news
+    }
+
     /// Notes that its processes are ordered to stop or to continue.
     pub const fn orders_pause(&mut self) {
         self.pauses = self.pauses.saturating_add(1);
@@ -457,8 +466,7 @@ impl Run {
                 // A start noted after the query began is more recent than the answer.
                 if self.running.is_some_and(|since| since < asked) {
                     facts.push(self.requeue(reason));
-                } else if self.running.is_none() && self.reason.as_deref() != Some(reason) {
-                    self.reason = Some(reason.into());
+                } else if self.running.is_none() && self.note_reason(reason) {
                     facts.push(Fact::Elsewhere(PlaceFact::Waiting { reason: reason.into() }));
                 }
             }

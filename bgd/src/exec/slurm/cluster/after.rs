@@ -47,6 +47,7 @@ impl Cluster {
             self.refused(task, number, None, ONLY_LOWER);
         }
         self.gathering.add(now, wish, (task, number), turn);
+        self.report_full(task);
     }
 
     fn following(&self, awaits: &[TaskId]) -> Following {

@@ -41,7 +41,7 @@ use crate::exec::slurm::login_work::LoginWork;
 use crate::exec::slurm::pace::PollSchedule;
 use crate::exec::slurm::parked::Parked;
 use crate::exec::slurm::parse::Settings;
-use crate::exec::slurm::reach::Availability;
+use crate::exec::slurm::reach::{Availability, Room};
 use crate::exec::slurm::remote_files;
 use crate::exec::slurm::run::Run;
 use crate::exec::slurm::tools::Tools;
@@ -128,7 +128,7 @@ pub struct Cluster {
     pace: PollSchedule,
     reach: Availability,
     /// Whether the cluster accepts more jobs.
-    room: Availability,
+    room: Room,
     known: Option<Settings>,
     /// Whether a query for the cluster's settings is in progress.
     is_learning: bool,
@@ -203,7 +203,7 @@ impl Cluster {
             watch: None,
             pace: PollSchedule::default(),
             reach: Availability::default(),
-            room: Availability::default(),
+            room: Room::default(),
             known: None,
             is_learning: false,
             sweep_at: None,
@@ -375,6 +375,7 @@ impl Cluster {
         }
         if let Some(id) = run.id {
             self.by_id.remove(&id);
+            self.room.may_have_more(Instant::now());
         }
         let restarts = run.restarts();
         if let Some(place) = run.place {
@@ -392,8 +393,9 @@ impl Cluster {
     fn due(&self) -> Option<Instant> {
         let after_pause = |at: Instant| self.reach.until().map_or(at, |until| at.max(until));
         let scan = self.next_scan().map(|at| if self.is_far() { after_pause(at) } else { at });
-        let gathered = self.gathering.due().filter(|_| self.under_way[0] < AT_ONCE && !self.is_learning);
-        let gathered = gathered.map(|at| self.room.until().map_or(at, |until| at.max(until)));
+        let gathered = self.gathering.due().filter(|_| self.may_submit() && !self.is_learning);
+        let room = self.room.availability().until();
+        let gathered = gathered.map(|at| room.map_or(at, |until| at.max(until)));
         let query = self.pace.due().filter(|_| self.may_ask() && !self.is_learning);
         let search = self.unsure.values().map(|unsure| unsure.at).min().filter(|_| self.searches == 0);
         let actions = (self.actions.is_due() && self.under_way[1] < AT_ONCE).then(Instant::now);
@@ -442,6 +444,12 @@ impl Cluster {
         !self.is_asking && (self.answer.is_none() || self.actions.has_doubts())
     }
 
+    /// Returns whether a further submission may be in progress: only one while the cluster accepts no more jobs.
+    fn may_submit(&self) -> bool {
+        let is_full = self.room.availability().why().is_some();
+        self.under_way[0] < if is_full { 1 } else { AT_ONCE }
+    }
+
     /// Begins the commands that are due.
     fn ask(&mut self, now: Instant) {
         if self.sweep_at.take_if(|at| *at <= now).is_some() {
@@ -452,10 +460,10 @@ impl Cluster {
             let together = self.actions.take();
             self.works.push(Box::pin(work::act(self.tools.clone(), together)));
         }
-        let has_room = self.room.is_open(now);
-        while has_room && self.gathering.due().is_some_and(|at| at <= now) && self.under_way[0] < AT_ONCE {
+        let has_room = self.room.availability().is_open(now);
+        while has_room && self.gathering.due().is_some_and(|at| at <= now) && self.may_submit() {
             if let Some(most) = self.known.as_ref().map(Settings::max_elements) {
-                self.submit(most);
+                self.submit(self.room.limited(most));
             } else {
                 self.learn();
                 break;

@@ -7,7 +7,7 @@ use super::Cluster;
 use crate::exec::slurm::clusters::Location;
 use crate::exec::slurm::login_work::LoginWork;
 use crate::exec::slurm::program::Programs;
-use crate::exec::slurm::reach::Availability;
+use crate::exec::slurm::reach::{Availability, Room};
 use crate::exec::slurm::remote_files;
 use crate::exec::slurm::tools::Tools;
 use crate::remotes::Slurm;
@@ -95,7 +95,7 @@ impl Cluster {
         self.settings = settings;
         (self.known, self.watch, self.looked) = (None, None, None);
         (self.reach, self.reading, self.room) =
-            (Availability::default(), Availability::default(), Availability::default());
+            (Availability::default(), Availability::default(), Room::default());
         self.login_work = LoginWork::default();
     }
 }

@@ -108,7 +108,7 @@ impl Cluster {
                 self.watch =
                     inotify.and_then(|inotify| watch::changes(inotify).ok()).or_else(|| self.watch.take());
                 self.reached();
-                self.room.answered();
+                self.room.accepted();
                 self.uses_place();
                 let is_array = batch.tasks.len() > 1;
                 self.accepted(now, &batch, job, is_array);
@@ -136,21 +136,7 @@ impl Cluster {
                 self.unsure.insert(Arc::clone(&batch.key), UnconfirmedSubmission::new(now, batch));
                 self.failed(now, &CommandError::Unanswered(why));
             }
-            Err(NotSubmitted::CommandError(CommandError::Full(why))) => {
-                // Other commands still work, also those that end jobs and so make room.
-                self.room.failed(now, &why);
-                let reason: Box<str> = format!("it accepts no more jobs now: {why}").into();
-                for (task, run) in &batch.tasks {
-                    let fact = PlaceFact::Waiting { reason: reason.clone() };
-                    self.send(*task, *run, Fact::Elsewhere(fact));
-                }
-                // There may be room for other runs.
-                for (_, task) in self.of_batch(&batch) {
-                    let turn = self.next_turn();
-                    self.runs.entry(task).and_modify(|run| run.turn = turn);
-                }
-                self.requeue(now, &batch);
-            }
+            Err(NotSubmitted::CommandError(CommandError::Full(why))) => self.put_off(now, &batch, &why),
             Err(NotSubmitted::NotYet) => self.requeue(now, &batch),
             Err(NotSubmitted::CommandError(trouble @ CommandError::Unreachable(_))) => {
                 // Only submissions already in progress are repeated because of this one.
@@ -158,6 +144,37 @@ impl Cluster {
                 self.failed(now, &trouble);
                 self.requeue(now, &batch);
             }
+        }
+    }
+
+    /// Notes that the cluster accepts no more jobs. Other commands still work, also those that end jobs and so make room.
+    fn put_off(&mut self, now: Instant, batch: &Batch, why: &str) {
+        self.room.refused(now, why);
+        // There may be room for runs with other requests. Those with the same ones keep their order.
+        let equal = self.gathering.withdraw_equal(&batch.wish);
+        let refused = self.of_batch(batch).into_iter().map(|(_, task)| task);
+        for task in refused.chain(equal.iter().copied()) {
+            let turn = self.next_turn();
+            self.runs.entry(task).and_modify(|run| run.turn = turn);
+        }
+        self.requeue(now, batch);
+        for task in equal {
+            self.gather(now, task);
+        }
+        let waiting: Vec<TaskId> = self.gathering.tasks().collect();
+        for task in waiting {
+            self.report_full(task);
+        }
+    }
+
+    /// Reports about a run that is to be submitted that the cluster accepts no more jobs, if that is so and is news.
+    pub(super) fn report_full(&mut self, task: TaskId) {
+        let Some(why) = self.room.availability().why() else { return };
+        let reason = format!("it accepts no more jobs now: {why}");
+        let Some(run) = self.runs.get_mut(&task) else { return };
+        let number = run.number;
+        if run.note_reason(&reason) {
+            self.send(task, number, Fact::Elsewhere(PlaceFact::Waiting { reason: reason.into() }));
         }
     }
 

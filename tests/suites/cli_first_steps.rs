@@ -2,6 +2,7 @@
 
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::LIST_PAGE_DEFAULT;
+use bgd_shared::request::SubmitResult;
 use bgd_shared::task::Status;
 use bgd_tests::{Outcome, Terminal, TestDaemon};
 
@@ -60,6 +61,12 @@ fn submit_with_existing_key_reports_existing_task() {
     let again = submit(&["no-such-program"]);
     assert_eq!(again.stdout, first.stdout);
     assert_eq!(again.stderr, "bgctl: a task with the key nightly already exists: completed\n");
+    let json = |key: &str| -> SubmitResult {
+        daemon.run(&["--json", "submit", "--session", "s", "--key", key, "--", "true"]).success().json()
+    };
+    let again = json("nightly");
+    assert!(again.existing && again.task.id == first.word::<TaskId>(), "{again:?}");
+    assert!(!json("weekly").existing);
 }
 
 #[test]

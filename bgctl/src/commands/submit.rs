@@ -52,6 +52,7 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     let after = pick::after(std::mem::take(&mut args.order.after), context)?;
     let params = SubmitParams { after, ..params(args, resumed, prompt, Machine::of(&context.link)?)? };
     let mut params = params;
+    let names_key = params.key.is_some();
     if context.link.is_remote() && params.key.is_none() && params.resume.is_none() {
         // A submit whose answer was lost is sent again, and must not run twice (R142).
         params.key = Some(bgd_shared::id::made_up_key());
@@ -67,7 +68,7 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     let input = io::stdin();
     let descriptors: &[_] = if hands_over && !sends_input { &[input.as_fd()] } else { &[] };
     let begun = Timestamp::now();
-    let result = context.link.begin(|link| {
+    let mut result = context.link.begin(|link| {
         if params.key.is_some() {
             link.call_repeatable::<TaskSubmit>(&params, descriptors)
         } else {
@@ -75,12 +76,12 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
         }
     })?;
     let id = result.task.id;
-    // The clock of a remote machine can't be compared with the local one.
-    let is_older = result.task.created_at < begun && !context.link.is_remote();
+    // Not a task that this call created before it was repeated. A remote clock can't be compared with the local one.
+    result.existing &= names_key && (context.link.is_remote() || result.task.created_at <= begun);
     if context.json() {
         context.print_json(&result)?;
     } else {
-        let older_key = params.key.filter(|_| is_older);
+        let older_key = params.key.filter(|_| result.existing);
         print_submitted(result.task, older_key, &warnings, names_channel, context)?;
     }
     context.flush()?;

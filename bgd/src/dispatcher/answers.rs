@@ -8,7 +8,7 @@ use bgd_shared::foreground::backgrounded_message;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
     BlockResult, DetachResult, GroupResult, HelloResult, InboxAckResult, InboxReadResult, Rerun, RerunResult,
-    ShutdownResult, SubmitManyResult, TaskResult, TasksResult,
+    ShutdownResult, SubmitManyResult, SubmitResult, TasksResult,
 };
 use bgd_shared::show;
 
@@ -46,11 +46,17 @@ impl Dispatcher {
 
     /// Answers with one task or several once `done` is complete, or after a timeout. If an upgrade cuts the wait short,
     /// the next program repeats orders known to the core where necessary, but not a signal.
-    pub(super) fn reply_later(&self, answer: Answer, reply: &Reply, (done, is_signal): (Vec<Done>, bool)) {
+    pub(super) fn reply_later(
+        &self,
+        answer: Answer,
+        shape: &Shape,
+        reply: &Reply,
+        (done, is_signal): (Vec<Done>, bool),
+    ) {
         let task = |task: &Snapshot| view::task(task, &self.context.folder);
         let give: Box<dyn FnOnce(Answer) + Send> = match reply {
             Reply::Task(one) => {
-                let result = TaskResult { task: task(one) };
+                let result = self.one_task(shape, one);
                 Box::new(move |answer| answer.give(&result))
             }
             Reply::Tasks(list) => {
@@ -81,9 +87,7 @@ impl Dispatcher {
                 answer.give(&DetachResult { task: view::task(&snapshot, &self.context.folder), message });
             }
             Reply::Task(snapshot) => match shape {
-                Shape::Plain => {
-                    answer.give(&TaskResult { task: view::task(&snapshot, &self.context.folder) });
-                }
+                Shape::Plain | Shape::Submitted(_) => answer.give(&self.one_task(&shape, &snapshot)),
                 Shape::Output(params) => self.reader.output(snapshot, params, answer),
                 Shape::Result => self.reader.result(snapshot, answer),
             },
@@ -115,6 +119,13 @@ impl Dispatcher {
             Reply::Cleared { .. } | Reply::SessionEnded { .. } => {}
             Reply::ShutDown { cancelled, left } => self.answer_shutdown(answer, cancelled, left),
         }
+    }
+
+    /// Returns the result of a call that returns one task: that of `task.submit` is the same, except for a task that
+    /// existed already.
+    fn one_task(&self, shape: &Shape, task: &Snapshot) -> SubmitResult {
+        let existing = matches!(shape, Shape::Submitted(new) if *new != task.id);
+        SubmitResult { task: view::task(task, &self.context.folder), existing }
     }
 
     /// Answers a shutdown, with what is lost. A worker looks for the journal, as its disk may hang; the daemon waits for

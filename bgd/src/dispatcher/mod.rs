@@ -544,7 +544,7 @@ impl Dispatcher {
         if inherits_any {
             self.inherited.insert(id, inherited);
         }
-        self.ask(answer, Shape::Plain, Request::Submit(command));
+        self.ask(answer, Shape::Submitted(id), Request::Submit(command));
         // A known idempotency key, or a refusal: the task does not exist, and nothing uses the descriptors.
         if inherits_any && self.core.get(&id.into()).is_err() {
             self.inherited.remove(&id);

@@ -155,6 +155,8 @@ pub struct DispatcherState {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Shape {
     Plain,
+    /// With whether the task is another one than this, which the call would have created.
+    Submitted(TaskId),
     /// With a part of the task's output.
     Output(OutputParams),
     /// With the task's result.

@@ -100,7 +100,7 @@ methods! {
     /// Introduces the client, and returns the daemon's version, instance and limits.
     Hello = "hello", HelloParams => HelloResult;
     /// Submits a task (R01).
-    TaskSubmit = "task.submit", SubmitParams => TaskResult, SubmitParams::out_of_line;
+    TaskSubmit = "task.submit", SubmitParams => SubmitResult, SubmitParams::out_of_line;
     /// Submits many commands at once, all or none (R112).
     TaskSubmitMany = "task.submit_many", SubmitManyParams => SubmitManyResult, SubmitManyParams::out_of_line;
     /// Sends a follow-up prompt to the session of a completed agent task (R30 to R36).

@@ -13,6 +13,7 @@ use crate::ready::Ready;
 use crate::resources::Resources;
 use crate::rlimit::Rlimits;
 use crate::settings::AgentSettings;
+use crate::task::Task;
 use crate::text::{Env, OsText};
 use crate::time::Timestamp;
 
@@ -202,6 +203,18 @@ impl SubmitParams {
         let file = self.env.as_ref().map(long_env::put).transpose()?.flatten();
         Ok(file.map(|file| (Self { env: None, env_fd: true, ..self.clone() }, file)))
     }
+}
+
+/// Result of `task.submit`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SubmitResult {
+    /// The task.
+    pub task: Task,
+    /// Whether the task with this `key` existed before this call, which then submitted nothing. Also true for a repeated
+    /// call if the first one has arrived.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub existing: bool,
 }
 
 /// The parts of a task's surroundings that its submitter chose.

@@ -70,8 +70,8 @@ pub use plan::{
 pub use query::{ListQuery, Page, SEARCH_BYTES, Text};
 pub use registry::CANDIDATES;
 pub use task::{
-    Blocked, ExecutorName, Failure, Finished, GIVE_UP_MS, Lingering, Ordinal, Outcome, QueuePlace, Snapshot,
-    SpawnFailure, Spec, State, StopReason, SubmitterLocation, Task, Work,
+    Blocked, ExecutorName, Failure, Finished, GIVE_UP_MS, Lingering, Ordinal, Outcome, QueuePlace, SIGTERM,
+    Snapshot, SpawnFailure, Spec, State, StopReason, SubmitterLocation, Task, Work,
 };
 pub use time::{Mono, Now};
 pub use undelivered::{Order, Undelivered};

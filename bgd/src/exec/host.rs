@@ -18,12 +18,10 @@ use super::context::Context;
 pub use super::helper::{Alive, Life, Purpose, Watcher};
 use super::messages::{Report, Reports, StartOrder, Streams};
 use super::processes::members::TASK_MARK;
+pub use crate::core::SIGTERM;
 use crate::core::{Spec, Work};
 use crate::os::pidfd::PidFd;
 pub use crate::os::pidfd::SIGKILL;
-
-/// The signal that asks a process to end.
-pub const SIGTERM: i32 = 15;
 
 /// The run number of every helper: each is started once.
 pub const RUN: u32 = 1;

@@ -13,17 +13,13 @@ use bgd_shared::request::{
     TaskCancel, TaskGet, TaskWrite, WriteParams,
 };
 use bgd_shared::task::Status;
-use nix::sys::signal::Signal;
 use rustix::io::Errno;
 
 use crate::chunks::chunk_bytes;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::terminal::{Caught, Signals, Wants, hold_signals};
-
-/// The signals that end the transfer, and the task with it.
-const SIGNALS: &[Signal] = &[Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
+use crate::terminal::{Caught, ENDING, Signals, Wants, hold_signals};
 
 /// Why the transfer ended before all of the input was sent.
 enum Stop {
@@ -49,7 +45,7 @@ impl From<ClientError> for Stop {
 /// # Errors
 /// A system error.
 pub fn hold() -> Result<(), Failure> {
-    hold_signals(SIGNALS)
+    hold_signals(ENDING)
 }
 
 /// Sends all of standard input to a task with an input pipe, once the task has started.
@@ -57,7 +53,7 @@ pub fn hold() -> Result<(), Failure> {
 /// # Errors
 /// The input can't be read, or the connection is lost; the task is then cancelled, if possible.
 pub fn send(id: TaskId, context: &mut Context) -> Result<Code, Failure> {
-    let signals = Signals::take(SIGNALS)?;
+    let signals = Signals::take(ENDING)?;
     match (Sending { id, signals: &signals, context }).all() {
         Ok(()) | Err(Stop::Closed) => Ok(Code::OK),
         Err(Stop::Signalled(caught)) => {

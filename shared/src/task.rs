@@ -90,6 +90,9 @@ pub enum Kind {
     Process,
     /// A prompt for an AI agent.
     Agent,
+    /// A kind added by a newer daemon.
+    #[serde(other)]
+    Unknown,
 }
 
 /// How a task was created.
@@ -103,6 +106,9 @@ pub enum Origin {
     Run,
     /// Started by another program and handed over while it ran.
     Handoff,
+    /// A way added by a newer daemon.
+    #[serde(other)]
+    Unknown,
 }
 
 /// How a process ended. Exit codes are never made up: if the code can't be known, the reason is given.
@@ -518,5 +524,17 @@ impl Summary {
             Status::Failed => &mut self.failed,
             Status::Cancelled => &mut self.cancelled,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kind_and_origin_of_a_newer_daemon_are_unknown() {
+        let read = |text: &str| crate::strict::from_str::<(Kind, Origin)>(text).unwrap();
+        assert_eq!(read(r#"["dream","import"]"#), (Kind::Unknown, Origin::Unknown));
+        assert_eq!(read(r#"["agent","run"]"#), (Kind::Agent, Origin::Run));
     }
 }

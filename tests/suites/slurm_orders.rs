@@ -101,12 +101,17 @@ fn r150_hold_refused_by_cluster_is_reverted_as_root() {
     let waits = site.submit(&["--cpus", "16"], "true");
     site.job(waits);
     site.cluster.programs().before("scontrol", "echo 'Access/permission denied' >&2; exit 1");
-    site.run(&["hold", &waits.to_string()]).success();
+    let answer = site.run(&["hold", &waits.to_string()]).expect_code(70);
+    assert!(answer.stderr.contains("can't be held now: Access/permission denied"), "{}", answer.stderr);
+    let answer = site.run(&["edit", &waits.to_string(), "--priority", "-5"]).expect_code(70);
+    assert!(answer.stderr.contains("priority now: Access/permission denied"), "{}", answer.stderr);
     let task = site.until(waits, "the refusal", |task| {
         refused(task).contains("denied")
             && task.waiting.as_ref().is_some_and(|waiting| waiting.reason == WaitingFor::Elsewhere)
     });
     assert_eq!(task.status, Status::Pending, "and it is not held");
+    let answer = site.run(&["edit", &waits.to_string(), "--priority", "7"]).expect_code(70);
+    assert!(answer.stderr.contains("only lower a priority"), "{}", answer.stderr);
     site.daemon.cancel(&[all]);
     assert_eq!(site.ended(waits).status, Status::Completed);
 }
@@ -126,7 +131,10 @@ fn r150_task_is_shown_paused_while_its_processes_are_stopped_as_root() {
     until_stopped(&site, false);
     // A command that the cluster refuses is taken back.
     site.cluster.programs().before("scancel", "echo 'scancel: error: Access/permission denied' >&2; exit 1");
-    site.run(&["pause", &word]).success();
+    let answer = site.run(&["pause", &word]).expect_code(70);
+    assert!(answer.stderr.contains("can't be paused now: Access/permission denied"), "{}", answer.stderr);
+    let answer = site.run(&["signal", &word, "USR1"]).expect_code(70);
+    assert!(answer.stderr.contains("can't be signalled now: Access/permission denied"), "{}", answer.stderr);
     let task = site.until(id, "the refusal", |task| refused(task).contains("denied"));
     assert!(!task.paused && states(&site).iter().all(|state| *state != 'T'), "{task:?}");
     site.cluster.programs().restore("scancel");
@@ -134,7 +142,8 @@ fn r150_task_is_shown_paused_while_its_processes_are_stopped_as_root() {
     let lost = "SLURM_CONF=$folder/../slurm.conf /usr/bin/scancel \"$@\"; \
                 echo 'scancel: error: Socket timed out on send/recv operation' >&2; exit 1";
     site.cluster.programs().before("scancel", lost);
-    site.run(&["pause", &word]).success();
+    let answer = site.run(&["pause", &word]).expect_code(70);
+    assert!(answer.stderr.contains("Socket timed out"), "{}", answer.stderr);
     site.cluster.programs().restore("scancel");
     until_stopped(&site, true);
     site.until(id, "it is known to be paused", |task| task.paused);
@@ -142,6 +151,22 @@ fn r150_task_is_shown_paused_while_its_processes_are_stopped_as_root() {
     site.cluster.run(&["scancel", "--full", "--signal=CONT", &job]).success();
     site.until(id, "it goes on", |task| !task.paused);
     until_stopped(&site, false);
+    site.daemon.cancel(&[id]);
+}
+
+#[test]
+fn r150_command_without_answer_of_cluster_is_not_confirmed_as_root() {
+    let site = Site::start();
+    let id = site.submit(&[], "sleep 1000; true");
+    site.running(id);
+    until_stopped(&site, false);
+    let go = site.cluster.path("go");
+    site.cluster.programs().before("scancel", &format!("until [ -e {} ]; do sleep 0.1; done", go.display()));
+    let answer = site.run(&["pause", &id.to_string()]).expect_code(70);
+    assert!(answer.stderr.contains("no answer came in time"), "{}", answer.stderr);
+    fs::write(go, "").unwrap();
+    until_stopped(&site, true);
+    assert!(site.daemon.task(id).paused, "it was carried out after all");
     site.daemon.cancel(&[id]);
 }
 

@@ -28,7 +28,7 @@ impl Refusal {
             return failure.into();
         }
         let hint = match (task.kind, task.status) {
-            (Kind::Process, _) => {
+            (Kind::Process | Kind::Unknown, _) => {
                 Some("only agents can be resumed: start a new command with background_command")
             }
             (Kind::Agent, status) if status.is_active() => {

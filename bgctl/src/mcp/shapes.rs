@@ -30,7 +30,7 @@ pub struct TaskFacts {
     pub task_id: String,
     /// `pending`, `running`, `resumed`, `completed`, `failed` or `cancelled`.
     pub status: String,
-    /// `command` or `agent`.
+    /// `command` or `agent`; `unknown` if only a newer version of bgctl knows it.
     pub kind: String,
     /// Its description, as given by the caller.
     pub description: String,
@@ -284,7 +284,12 @@ pub fn facts(task: &Task, session: &str) -> TaskFacts {
     TaskFacts {
         task_id: task.id.to_string(),
         status: task.status.as_str().to_owned(),
-        kind: if task.kind == Kind::Agent { "agent" } else { "command" }.to_owned(),
+        kind: match task.kind {
+            Kind::Process => "command",
+            Kind::Agent => "agent",
+            Kind::Unknown => "unknown",
+        }
+        .to_owned(),
         description: line(&task.description),
         on: task.on.as_deref().map(clean),
         unknown_since: task

@@ -42,7 +42,7 @@ pub fn excerpt(text: &str, most: usize, kind: Kind) -> Excerpt {
     }
     let part = match kind {
         Kind::Agent => format!("{} …", beginning(text, most)),
-        Kind::Process => format!("… {}", ending(text, most)),
+        Kind::Process | Kind::Unknown => format!("… {}", ending(text, most)),
     };
     Excerpt { text: part, is_cut: true }
 }
@@ -86,7 +86,7 @@ pub fn item_text(item: &InboxItem) -> String {
     }
     match (result(notice, NEWS_RESULT_BYTES), &notice.result, notice.task.kind) {
         (Some(result), _, _) => format!("{text}\n{result}"),
-        (None, Some(_), Kind::Process) => format!("{text}; no output"),
+        (None, Some(_), Kind::Process | Kind::Unknown) => format!("{text}; no output"),
         (None, Some(_), Kind::Agent) => format!("{text}; the agent gave no answer"),
         (None, None, _) => text,
     }

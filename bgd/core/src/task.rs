@@ -168,7 +168,7 @@ impl Spec {
     pub fn executor(&self) -> ExecutorName {
         match (&self.on, self.kind()) {
             (Some(on), _) => on.kind.into(),
-            (None, Kind::Process) => ExecutorName::LOCAL,
+            (None, Kind::Process | Kind::Unknown) => ExecutorName::LOCAL,
             (None, Kind::Agent) => ExecutorName::AGENT,
         }
     }

@@ -210,7 +210,7 @@ fn notice_unread(stored: &Notice, folder: &OutputFolder) -> WireNotice {
 fn notice_result(notice: &Notice, folder: &OutputFolder) -> Option<NoticeResult> {
     let task = &notice.task;
     let is_wanted = match (notice.kind, task.spec.kind()) {
-        (NoticeKind::Completed, _) | (NoticeKind::Failed, Kind::Process) => task.has_begun(),
+        (NoticeKind::Completed, _) | (NoticeKind::Failed, Kind::Process | Kind::Unknown) => task.has_begun(),
         (NoticeKind::Failed, Kind::Agent)
         | (NoticeKind::Started | NoticeKind::NeedsInput | NoticeKind::Cancelled, _) => false,
     };

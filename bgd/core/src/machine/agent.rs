@@ -418,7 +418,7 @@ fn verdict_with_words(task: &Task, reason: StopReason) -> Outcome {
 fn resumable(task: &Task) -> Result<(TaskId, Finished), CoreError> {
     match task.spec.kind() {
         Kind::Agent => {}
-        Kind::Process => return Err(CoreError::NoAgent(task.id)),
+        Kind::Process | Kind::Unknown => return Err(CoreError::NoAgent(task.id)),
     }
     match &task.state {
         State::Resuming(_) => Err(CoreError::BeingResumed(task.id)),

@@ -149,7 +149,7 @@ impl Core {
     ) -> Result<(NewTask, Vec<Tie>), CoreError> {
         let refuse = |why| CoreError::Order(OrderError::NotRepeatable(task.id, why));
         let why = match task.spec.origin {
-            Origin::Run | Origin::Handoff => Some(Unrepeatable::Job),
+            Origin::Run | Origin::Handoff | Origin::Unknown => Some(Unrepeatable::Job),
             Origin::Submit if task.spec.takes_descriptors() => Some(Unrepeatable::Streams),
             Origin::Submit if task.resume_count > 0 => Some(Unrepeatable::Resumed),
             Origin::Submit => None,

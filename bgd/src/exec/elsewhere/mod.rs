@@ -20,11 +20,16 @@ use super::context::Context;
 use super::executor::{Ask, Asked, Check, Close, Done, Executor, Start};
 use super::host::{Host, Purpose};
 use super::left::SparedProcesses;
+use super::silence;
 use crate::agents::Agents;
 use crate::carry::{CarriedFds, Obstacle};
 use crate::client::Client;
 use crate::core::{Begin, Control, Fact, KnownRun, Placement, RunPlace, Spec, UsagePending};
 use crate::remotes::{Remote, Remotes};
+
+/// How long a client waits until its order is carried out by a place that does not keep orders: less than the dispatcher
+/// waits, which takes an order without an answer for carried out.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A kind of place, which makes its runs and serves its places.
 pub trait Kind: Sized + 'static {
@@ -79,6 +84,12 @@ pub trait Kind: Sized + 'static {
 
     /// Reports whether clients may write to the standard input of a run.
     fn accepts_input() -> bool {
+        false
+    }
+
+    /// Reports whether an order whose answer does not come in time is certainly carried out later, or reported as refused
+    /// by the place, so that its client may be told that it stands.
+    fn keeps_orders() -> bool {
         false
     }
 
@@ -180,7 +191,15 @@ impl<K: Kind> Executor for PlaceExecutor<K> {
     fn control(&mut self, task: TaskId, _run: u32, control: Control) -> Option<Done> {
         let (done, is_done) = oneshot::channel();
         self.places.order(task, Order::Control { task, control, done });
-        Some(Box::pin(async move { is_done.await.ok() }))
+        if K::keeps_orders() {
+            return Some(Box::pin(async move { is_done.await.ok() }));
+        }
+        Some(Box::pin(async move {
+            let Ok(answer) = tokio::time::timeout(ANSWERED_WITHIN, is_done).await else {
+                return Some(silence::no_answer(&format!("the order for task {task} is carried out")));
+            };
+            answer.ok()
+        }))
     }
 
     fn end(&mut self, task: TaskId, run: u32, signal: i32, grace: Duration) {

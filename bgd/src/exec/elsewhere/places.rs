@@ -181,12 +181,18 @@ pub fn no_environment() -> Fact {
     Fact::StartFailed { failure: "the environment that it was submitted with is no longer kept".into() }
 }
 
-/// Refuses the order if it is a signal, which nobody delivers later. Other orders are answered, as the task shows what
-/// has become of them.
-pub fn refuse_signal(task: TaskId, control: &Control, done: DoneSender, why: &str) {
-    if matches!(control, Control::Signal { .. }) {
-        let error = RpcError::new(ErrorKind::Internal, format!("task {task} can't be signalled now: {why}"));
-        // Fails if the client is no longer waited for.
-        let _ = done.send(error.hint("see its state by `bgctl status`, and send the signal again later"));
-    }
+/// Refuses an order that is not carried out later: its client gets the reason.
+pub fn refuse(task: TaskId, control: &Control, done: DoneSender, why: &str) {
+    let what = match control {
+        Control::Signal { .. } => "signalled",
+        Control::Pause => "paused",
+        Control::Continue => "continued",
+        Control::Hold { held: true, .. } => "held",
+        Control::Hold { held: false, .. } => "released",
+        Control::Priority { .. } => "given another priority",
+        Control::Answer { .. } | Control::Detach { .. } => return,
+    };
+    let error = RpcError::new(ErrorKind::Internal, format!("task {task} can't be {what} now: {why}"));
+    // Fails if the client is no longer waited for.
+    let _ = done.send(error.hint(format!("`bgctl status {task}` shows its state; repeat it later if need be")));
 }

@@ -98,7 +98,9 @@ impl Asked {
         let error = match (&self.what, self.task.kind) {
             (Ask::Write { .. }, kind) => {
                 let hint = match kind {
-                    Kind::Process => "resubmit it with --stdin-pipe (`stdin: \"pipe\"` in task.submit)",
+                    Kind::Process | Kind::Unknown => {
+                        "resubmit it with --stdin-pipe (`stdin: \"pipe\"` in task.submit)"
+                    }
                     Kind::Agent => "`bgctl resume` sends an agent a follow-up after its answer",
                 };
                 unsupported(format!("task {id} has no standard input to write to"), hint)

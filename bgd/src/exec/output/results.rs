@@ -18,7 +18,7 @@ use crate::core::Task;
 pub fn result(task: &Task, folder: &OutputFolder) -> io::Result<Part> {
     match task.spec.kind() {
         Kind::Agent => last_part(&answer_file(task, folder), true, AGENT_RESULT_BYTES, 0),
-        Kind::Process => end_of_output(task, folder, RESULT_BYTES),
+        Kind::Process | Kind::Unknown => end_of_output(task, folder, RESULT_BYTES),
     }
 }
 

@@ -136,6 +136,10 @@ impl Kind for Machines {
     fn accepts_input() -> bool {
         true
     }
+
+    fn keeps_orders() -> bool {
+        true
+    }
 }
 
 /// Returns the variables that are set for a run: those configured for the machine, those chosen for the task, and those

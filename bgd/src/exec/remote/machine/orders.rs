@@ -29,17 +29,21 @@ impl Machine {
         let (caller, on) = (Arc::clone(&bridge), self.ssh.shell.host.clone());
         self.spawn(task, number, Some(bridge), async move {
             let result = order::control(&caller, there, control.clone()).await;
-            match result.as_ref().map_err(ClientError::kind) {
-                Err(None) if matches!(control, Control::Signal { .. }) => {
-                    // Fails if the client is no longer waited for.
-                    let _ =
-                        done.send(silence::no_answer(&format!("the signal to task {task} was sent on {on}")));
+            let is_signal = matches!(control, Control::Signal { .. });
+            if let Err(error) = &result {
+                match error.kind() {
+                    None if is_signal => {
+                        let what = format!("the signal to task {task} was sent on {on}");
+                        // Fails if the client is no longer waited for.
+                        let _ = done.send(silence::no_answer(&what));
+                    }
+                    kind if is_signal && sweep::is_passing(kind) => {
+                        places::refuse(task, &control, done, &format!("{on} is busy"));
+                    }
+                    // Other orders are carried out later.
+                    kind if sweep::is_passing(kind) => {}
+                    _ => places::refuse(task, &control, done, &error.to_string()),
                 }
-                Err(kind) if sweep::is_passing(kind) => {
-                    places::refuse_signal(task, &control, done, &format!("{on} is busy"));
-                }
-                // The task shows what the machine itself has refused.
-                Ok(()) | Err(_) => {}
             }
             Outcome::Ordered(control, result)
         });
@@ -52,7 +56,7 @@ impl Machine {
         }
         let (number, is_known) = (run.number, run.there.is_some());
         let why = if is_known { self.unreachable() } else { "it is still being submitted there".to_owned() };
-        places::refuse_signal(task, &control, done, &why);
+        places::refuse(task, &control, done, &why);
         self.refused(task, number, control, &why);
     }
 

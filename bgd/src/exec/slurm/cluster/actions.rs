@@ -68,16 +68,22 @@ impl Cluster {
             Control::Continue => Action::Pause(false),
             Control::Hold { held, is_again } if is_waiting => Action::Hold { held, is_again },
             Control::Priority { priority } if priority <= 0 => Action::Nice(priority.unsigned_abs()),
-            Control::Priority { .. } => return self.refused(task, number, Some(control.clone()), ONLY_LOWER),
+            Control::Priority { .. } => {
+                return self.refuse((task, number), Some(control.clone()), Some(done), ONLY_LOWER);
+            }
+            Control::Hold { held: true, .. } => {
+                return self.refuse((task, number), Some(control.clone()), Some(done), "it has started there");
+            }
             // A process asks no questions, and has no terminal here.
-            Control::Hold { .. } | Control::Answer { .. } | Control::Detach { .. } => return,
+            Control::Hold { held: false, .. } | Control::Answer { .. } | Control::Detach { .. } => return,
         };
         if run.id.is_none() {
             match *control {
                 Control::Hold { held, .. } => run.hold = held,
                 Control::Priority { priority } => run.priority = priority,
                 _ => {
-                    return self.refused(task, number, action.control(), "it is still being submitted there");
+                    let why = "it is still being submitted there";
+                    return self.refuse((task, number), action.control(), Some(done), why);
                 }
             }
             // Its requests now differ from those of the runs that it was to be submitted with.
@@ -88,8 +94,7 @@ impl Cluster {
         }
         if let Some(why) = self.reach.why() {
             let why = format!("the cluster can't be queried: {why}");
-            places::refuse_signal(task, control, done, &why);
-            return self.refused(task, number, action.control(), &why);
+            return self.refuse((task, number), action.control(), Some(done), &why);
         }
         self.order_action(Instant::now(), action, task, Some(done));
     }
@@ -107,6 +112,20 @@ impl Cluster {
 
     pub(super) fn refused(&self, task: TaskId, run: u32, control: Option<Control>, why: &str) {
         self.send(task, run, Fact::Elsewhere(PlaceFact::Refused { control, why: why.into() }));
+    }
+
+    /// Reports that an order was refused, also to the client that waits for it.
+    fn refuse(
+        &self,
+        (task, run): (TaskId, u32),
+        control: Option<Control>,
+        done: Option<DoneSender>,
+        why: &str,
+    ) {
+        if let (Some(control), Some(done)) = (&control, done) {
+            places::refuse(task, control, done, why);
+        }
+        self.refused(task, run, control, why);
     }
 
     /// Handles an answer to a query that began at `asked`: it shows which jobs are this daemon's.
@@ -133,13 +152,14 @@ impl Cluster {
 
     /// Refuses the orders that are not repeated later, as the cluster can't be queried.
     pub(super) fn refuse_acts(&mut self, now: Instant, why: &str) {
-        for JobAction { action, task, run: number, .. } in self.actions.doubt() {
+        let why = format!("the cluster can't be queried: {why}");
+        for JobAction { action, task, run: number, done, .. } in self.actions.doubt() {
             let is_open = |run: &&mut Run| run.number == number && !run.is_concluded;
             let Some(run) = self.runs.get_mut(&task).filter(is_open) else { continue };
             if matches!(action, Action::Pause(_)) {
                 run.pause_settled(now, None);
             }
-            self.refused(task, number, action.control(), &format!("the cluster can't be queried: {why}"));
+            self.refuse((task, number), action.control(), done, &why);
         }
     }
 
@@ -195,14 +215,13 @@ impl Cluster {
                         self.end_again.set(now + pause, task);
                     }
                     if is_news {
-                        let control = action.control();
-                        if let (Some(control), Some(done), true) = (&control, done, is_passing) {
-                            places::refuse_signal(task, control, done, why);
-                        }
-                        self.refused(task, number, control, why);
+                        self.refuse((task, number), action.control(), done, why);
                     }
                 }
-                _ => {
+                (why, _) => {
+                    if let (Some(why), Some(control), Some(done)) = (why, action.control(), done) {
+                        places::refuse(task, &control, done, why);
+                    }
                     if let Some(pause) = pause {
                         self.send(task, number, pause);
                     }

@@ -188,7 +188,7 @@ fn r112_incomplete_or_invalid_batch_submits_nothing() {
     let daemon = TestDaemon::start();
     let mut client = daemon.client();
     let first = SubmitManyParams { more: true, ..many(&daemon, 3) };
-    let SubmitManyResult { batch, ids } = client.call::<TaskSubmitMany>(&first).expect("task.submit_many");
+    let SubmitManyResult { batch, ids, .. } = client.call::<TaskSubmitMany>(&first).expect("task.submit_many");
     assert_eq!((ids.len(), count(&daemon)), (3, 0));
     let further = SubmitManyParams { task: None, batch: Some(batch), ..many(&daemon, 2) };
     // Only the connection that began the batch can continue it.
@@ -260,6 +260,23 @@ fn r112_placeholder_outside_the_command_causes_a_warning() {
 }
 
 #[test]
+fn r112_batch_with_key_is_submitted_once() {
+    let daemon = TestDaemon::start();
+    let words = ["--hold", "--key", "nightly", "--", "true"];
+    let first = each(&daemon, b"a\nb\n", &words).success();
+    assert_eq!((first.stderr.as_str(), count(&daemon)), ("", 2));
+    let again = each(&daemon, b"a\nb\n", &words).success();
+    assert_eq!(again.stdout, first.stdout);
+    assert_eq!(again.stderr, "bgctl: a batch with the key nightly already exists; nothing was submitted\n");
+    let json: Value = each(&daemon, b"a\nb\n", &[&["--json"], &words[..]].concat()).success().json();
+    let ids: Vec<String> = of_batch(&daemon, first.word()).iter().map(|task| task.id.to_string()).collect();
+    assert_eq!(json, json!({"batch": first.word::<TaskId>().to_string(), "tasks": ids, "existing": true}));
+    assert_eq!(count(&daemon), 2);
+    each(&daemon, b"a\nb\n", &["--hold", "--key", "weekly", "--", "true"]).success();
+    assert_eq!(count(&daemon), 4);
+}
+
+#[test]
 fn r112_invalid_items_or_options_are_reported_and_submit_nothing() {
     let daemon = TestDaemon::start();
     let long = [b"short\n".to_vec(), vec![b'x'; 10 << 20]].concat();
@@ -271,7 +288,6 @@ fn r112_invalid_items_or_options_are_reported_and_submit_nothing() {
         (b"a\n", &["--jobs", "0", "--", "true"], "--jobs"),
         (b"a\n", &["--max-fails", "x", "--", "true"], "--max-fails"),
         (b"a\n", &["--shell", "true"], "--shell"),
-        (b"a\n", &["--key", "k", "--", "true"], "--key"),
         (b"a\n", &[], "CMD"),
     ] {
         let refused = each(&daemon, items, words).expect_code(2);

@@ -11,7 +11,7 @@ use clap::Args;
 pub struct EachArgs {
     /// Submit one task per non-empty line of this file, or of standard input (-); {} in CMD is replaced by the line
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, conflicts_with_all = ["shell", "agent",
-        "prompt", "resume", "stdin", "stdin_pipe", "pty", "key"])]
+        "prompt", "resume", "stdin", "stdin_pipe", "pty"])]
     pub each: Option<OsString>,
     /// Items end with NUL instead of newline, as printed by `find -print0`
     #[arg(short = '0', long = "null", requires = "each")]

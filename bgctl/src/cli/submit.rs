@@ -95,7 +95,7 @@ pub struct SubmitArgs {
     #[command(flatten)]
     pub job: JobArgs,
     /// Idempotency key: submitting it again in the same session (see --session) returns the same task, whatever the
-    /// command, until the task is cleared
+    /// command, until the task is cleared; with --each, the same batch, whatever the items
     #[arg(long, value_name = "KEY", value_parser = NonEmptyStringValueParser::new())]
     pub key: Option<String>,
     /// Store stdout and stderr separately; their relative order is lost

@@ -139,13 +139,18 @@ fn each_of(file: OsString, mut args: SubmitArgs, context: &mut Context) -> Resul
     let common = SubmitParams { after, ..params(args, None, None, Machine::of(&context.link)?)? };
     let first = parts.first().and_then(|part| part.first()).cloned();
     let warnings = precheck::check(&SubmitParams { argv: first, ..common.clone() }, "submit", Code::USAGE)?;
-    let submitted = each::submit(&SubmitParams { argv: None, ..common }, &each, &parts, context)?;
+    let common = SubmitParams { argv: None, ..common };
+    let submitted = each::submit(&common, &each, &parts, context)?;
     if context.json() {
         context.print_json(&submitted)?;
         return Ok(Code::OK);
     }
     context.print(&format!("{}\n", submitted.batch))?;
     context.flush()?;
+    if let Some(key) = common.key.filter(|_| submitted.existing) {
+        report(&format!("a batch with the key {} already exists; nothing was submitted", clean(&key)));
+        return Ok(Code::OK);
+    }
     for warning in unreplaced.iter().chain(&warnings) {
         warn(warning);
     }

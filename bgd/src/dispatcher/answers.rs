@@ -95,7 +95,9 @@ impl Dispatcher {
                 let tasks = pairs.into_iter().map(|(id, rerun_of)| Rerun { id, rerun_of }).collect();
                 answer.give(&RerunResult { tasks });
             }
-            Reply::Many { batch, ids } => answer.give(&SubmitManyResult { batch, ids }),
+            Reply::Many { batch, ids } => {
+                answer.give(&SubmitManyResult { existing: shape.is_existing(batch), batch, ids });
+            }
             Reply::Tasks(list) => self.reader.tasks(list, answer, |tasks| TasksResult { tasks }),
             Reply::Blocked { tasks: list, timed_out } => {
                 let of = |finished: bool| -> Vec<TaskId> {
@@ -124,7 +126,7 @@ impl Dispatcher {
     /// Returns the result of a call that returns one task: that of `task.submit` is the same, except for a task that
     /// existed already.
     fn one_task(&self, shape: &Shape, task: &Snapshot) -> SubmitResult {
-        let existing = matches!(shape, Shape::Submitted(new) if *new != task.id);
+        let existing = shape.is_existing(task.id);
         SubmitResult { task: view::task(task, &self.context.folder), existing }
     }
 

@@ -560,7 +560,7 @@ impl Dispatcher {
             }
             self.notifier.awaits(&common.spec, answer.client().process);
         }
-        self.ask(answer, Shape::Plain, Request::SubmitMany(part));
+        self.ask(answer, Shape::Submitted(part.batch), Request::SubmitMany(part));
     }
 
     /// Refuses a part of a batch and drops the earlier parts, as the batch would be incomplete.

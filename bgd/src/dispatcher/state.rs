@@ -155,12 +155,19 @@ pub struct DispatcherState {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Shape {
     Plain,
-    /// With whether the task is another one than this, which the call would have created.
+    /// With whether it is about another task or batch than this one, which the call would have created.
     Submitted(TaskId),
     /// With a part of the task's output.
     Output(OutputParams),
     /// With the task's result.
     Result,
+}
+
+impl Shape {
+    /// Reports whether the call did not create this task or batch, as one with its key existed.
+    pub(super) fn is_existing(&self, id: TaskId) -> bool {
+        matches!(self, Self::Submitted(new) if *new != id)
+    }
 }
 
 /// Parses the core's state.

@@ -53,4 +53,8 @@ pub struct SubmitManyResult {
     pub batch: TaskId,
     /// Ids of the tasks of this part, in the order of their commands. They exist once the last part has been answered.
     pub ids: Vec<TaskId>,
+    /// With `task`: whether a batch with its `key` existed before this call. Also true for a repeated call if the first
+    /// one has arrived.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub existing: bool,
 }

@@ -48,6 +48,9 @@ pub struct Submitted {
     pub batch: TaskId,
     /// The tasks, in the order of the items.
     pub tasks: Vec<TaskId>,
+    /// Whether a batch with the given key existed, so that nothing was submitted.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub existing: bool,
 }
 
 /// Returns the commands, in parts that each fit into one message.
@@ -120,19 +123,29 @@ pub fn submit(
     context: &mut Context,
 ) -> Result<Submitted, Failure> {
     let is_sent = Cell::new(false);
-    let key = context.link.is_remote().then(made_up_key);
+    let (is_remote, is_named) = (context.link.is_remote(), task.key.is_some());
+    let key = task.key.clone().or_else(|| is_remote.then(made_up_key));
     let mut task = SubmitParams { key, ..task.clone() };
+    let mut is_repeated = false;
     loop {
         match submit_parts(&task, each, parts, &is_sent, context) {
             // The daemon may be too old for keys of batches.
-            Err(failure) if task.key.is_some() && may_be_older(&failure) => task.key = None,
+            Err(failure) if !is_named && task.key.is_some() && may_be_older(&failure) => task.key = None,
             // The daemon forgets a batch whose last part it does not receive, and recognises a complete one by its key
             // (R142).
-            Err(failure) if task.key.is_some() || !is_sent.get() => context.link.recover(failure)?,
-            Err(failure) if context.link.is_remote() && is_lost(&failure) => {
+            Err(failure) if (is_remote && task.key.is_some()) || !is_sent.get() => {
+                context.link.recover(failure)?;
+                is_repeated |= is_sent.get();
+            }
+            Err(failure) if is_remote && is_lost(&failure) => {
                 return Err(maybe_done(TaskSubmitMany::NAME));
             }
-            outcome => return outcome,
+            // After a repetition, it may be the batch of the first call.
+            Ok(submitted) => {
+                let existing = submitted.existing && is_named && !is_repeated;
+                return Ok(Submitted { existing, ..submitted });
+            }
+            Err(failure) => return Err(failure),
         }
         is_sent.set(false);
     }
@@ -150,7 +163,7 @@ fn submit_parts(
             return Err(ClientError::Closed);
         }
         let parts = fitted(parts, client.call::<Hello>(&HelloParams::default())?.limits.frame_bytes);
-        let (mut batch, mut tasks) = (None, Vec::new());
+        let (mut batch, mut tasks, mut existing) = (None, Vec::new(), false);
         for (place, argvs) in parts.iter().enumerate() {
             let (is_first, is_last) = (place == 0, place + 1 == parts.len());
             is_sent.set(is_last);
@@ -167,9 +180,10 @@ fn submit_parts(
             let result = called?;
             batch = Some(result.batch);
             tasks.extend(result.ids);
+            existing |= result.existing;
         }
         // There is at least one part.
-        Ok(Submitted { batch: batch.unwrap_or(TaskId::from_u128(0)), tasks })
+        Ok(Submitted { batch: batch.unwrap_or(TaskId::from_u128(0)), tasks, existing })
     };
     let submitted = context.link.begin(|link| link.exchange(say));
     submitted.map_err(|failure| {

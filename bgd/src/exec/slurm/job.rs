@@ -1,6 +1,7 @@
 //! The ids that a cluster gives to jobs.
 
 use std::fmt;
+use std::str::FromStr;
 
 /// The id of a job, or of an element of a job array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,8 +19,7 @@ impl JobId {
         let Some((job, index)) = text.split_once('_') else {
             return Some(Self { job: number(text)?, index: None });
         };
-        let index = u32::try_from(number(index)?).ok()?;
-        Some(Self { job: number(job)?, index: Some(index) })
+        Some(Self { job: number(job)?, index: Some(number(index)?) })
     }
 }
 
@@ -37,7 +37,8 @@ pub fn is_key(text: &str) -> bool {
     text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-fn number(text: &str) -> Option<u64> {
+/// Parses a number without a sign.
+pub fn number<T: FromStr>(text: &str) -> Option<T> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 

@@ -7,6 +7,8 @@ use std::fmt;
 
 use bgd_shared::task::Exit;
 
+use super::job::number;
+
 /// The script of every job, for any POSIX shell.
 pub const JOB: &str = include_str!("job.sh");
 
@@ -222,12 +224,12 @@ impl NotedExit {
     pub fn parse(note: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(note).ok()?;
         let (code, caught) = text.strip_suffix('\n')?.split_once(' ')?;
-        let code = i32::try_from(number(code)?).ok().filter(|code| *code <= 255)?;
+        let code = number::<i32>(code).filter(|code| *code <= 255)?;
         let exit = match code - 128 {
             signal @ 1..=64 => Exit::Signal(signal),
             _ => Exit::Code(code),
         };
-        Some(Self { exit, is_signalled: number(caught)? != 0 })
+        Some(Self { exit, is_signalled: number::<u32>(caught)? != 0 })
     }
 
     /// Returns whether the cluster may know more about this end than the program: it may have ended the program, or may
@@ -235,11 +237,6 @@ impl NotedExit {
     pub fn is_explained_by_cluster(&self) -> bool {
         self.is_signalled || self.exit != Exit::Code(0)
     }
-}
-
-/// Parses a number without a sign.
-fn number(text: &str) -> Option<u32> {
-    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
 #[cfg(test)]

@@ -303,7 +303,7 @@ fn negative_values_are_refused_by_name() {
         (&["submit", "--in", "-5", "--", "true"][..], "a duration can't be negative; use 90s"),
         (&["submit", "--in", "-10m", "--", "true"], "invalid value '-10m' for '--in <DURATION>'"),
         (&["submit", "--retry", "1", "--retry-delay", "-1s", "--", "true"], "can't be negative"),
-        (&["submit", "--retry", "-1", "--", "true"], "-1 is not between 1 and 1000"),
+        (&["submit", "--retry", "-1", "--", "true"], "-1 is not between 0 and 1000"),
         (&["submit", "--ready", "tcp:80", "--ready-timeout", "-1s", "--", "true"], "can't be negative"),
         (&["submit", "--time-limit", "-1s", "--", "true"], "can't be negative"),
         (&["submit", "--slots", "-1", "--", "true"], "-1 is not between 0 and 100000"),

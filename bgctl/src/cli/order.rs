@@ -134,8 +134,8 @@ pub struct OrderArgs {
     /// Hold the task until `bgctl release`
     #[arg(long)]
     pub hold: bool,
-    /// Retry a failed task up to N times, 1 to 1000
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(RETRIES)),
+    /// Retry a failed task up to N times, at most 1000; 0 is the same as without --retry
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(RETRIES)),
         allow_negative_numbers = true)]
     pub retry: Option<u32>,
     /// Maximum random delay before the first retry; doubles with each retry, up to MAX [default: 1s..5m]
@@ -156,10 +156,10 @@ pub struct OrderArgs {
 }
 
 impl OrderArgs {
-    /// Returns the retry policy in its wire form.
+    /// Returns the retry policy in its wire form, if it retries at all.
     pub fn retry(&self) -> Option<Retry> {
         let RetryOn { codes, signal } = self.retry_on.clone().unwrap_or_default();
-        self.retry.map(|times| Retry {
+        self.retry.filter(|times| *times > 0).map(|times| Retry {
             times,
             delay_ms: self.retry_delay.map(|delays| delays.first),
             max_delay_ms: self.retry_delay.and_then(|delays| delays.most),
@@ -183,6 +183,13 @@ mod tests {
         let wrong = read("3f2a:done").unwrap_err();
         assert_eq!(wrong, "unknown condition \"done\": one of ok, any, fail, start, ready");
         assert!(read("3f:ok").unwrap_err().contains("too short"));
+    }
+
+    #[test]
+    fn r108_retry_0_is_the_same_as_no_retry() {
+        let retry = |times| OrderArgs { retry: Some(times), ..OrderArgs::default() }.retry();
+        assert_eq!(retry(0), None);
+        assert_eq!(retry(1).map(|retry| retry.times), Some(1));
     }
 
     #[test]

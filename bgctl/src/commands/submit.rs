@@ -31,7 +31,7 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
         // Nothing indicates whether the task with this key has already got its input.
         context.link.only_here("--stdin with --key")?;
     }
-    if hands_over && (args.order.retry.is_some() || args.order.restart.is_some()) {
+    if hands_over && (args.order.retry().is_some() || args.order.restart.is_some()) {
         let message = "--stdin can't be combined with --retry or --restart: the input can be read only once";
         return Err(Failure::usage(message).hint("let the task read a file: --shell \"COMMAND < file\""));
     }

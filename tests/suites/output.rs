@@ -452,10 +452,15 @@ fn empty_output_is_explained_on_a_terminal_only() {
     assert_eq!(shell.run_line(&format!("bgctl output {done} 2> errors; [ ! -s errors ]")), 0);
 }
 
+const LEFT_OUT: &str =
+    "bgctl: the screen of a full-screen program is left out; a pipe or a file gets every byte\n";
+
+fn submit_in_terminal(daemon: &TestDaemon, options: &[&str], line: &str) -> TaskId {
+    daemon.run(&[&["submit", "--pty"][..], options, &["--shell", line]].concat()).success().word()
+}
+
 #[test]
 fn output_neither_queries_a_terminal_nor_changes_its_modes() {
-    const LEFT_OUT: &str =
-        "bgctl: the screen of a full-screen program is left out; a pipe or a file gets every byte\n";
     let daemon = TestDaemon::start();
     let line = r"printf 'o\033[31mn\033[me\033[6n\033[?1000h\033[?1049hfull\033[?1049l\ntw\033[Do\n'";
     let id = ended(&daemon, line);
@@ -473,6 +478,51 @@ fn output_neither_queries_a_terminal_nor_changes_its_modes() {
     for sequence in ["\x1b[6n", "\x1b[?1000h", "\x1b[?1049h", "full\x1b"] {
         assert!(!shown.contains(sequence), "{sequence:?}: {shell:?}");
     }
+}
+
+#[test]
+fn output_of_attempts_after_one_that_died_on_the_alternate_screen_is_shown() {
+    let daemon = TestDaemon::start();
+    let again = daemon.home().join("again").display().to_string();
+    let line = format!(
+        r"[ -e '{again}' ] && {{ echo second; exit; }}; : > '{again}'; printf 'first\n\033[?1049hcells'; read x; exit 1"
+    );
+    let id = submit_in_terminal(&daemon, &["--retry", "1", "--retry-delay", "1ms"], &line);
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line(&format!("bgctl output --follow {id}"));
+    shell.wait_text("first\n");
+    shell.wait_text(LEFT_OUT);
+    write(&daemon, id, "go\n", false);
+    shell.wait_text("second\n");
+    shell.wait_prompt();
+    let part = read(&daemon, id, 0, 1000);
+    assert_eq!(part.attempt_offset, part.data.find("second").map(|offset| offset as u64), "{part:?}");
+    for options in ["", "--result", "--tail 2", "--since 1"] {
+        shell.clear();
+        shell.type_line(&format!("bgctl output {options} {id}"));
+        shell.wait_text("second\n");
+        shell.wait_prompt();
+    }
+    assert!(!String::from_utf8_lossy(&shell.shown()).contains("cells"), "{shell:?}");
+}
+
+#[test]
+fn part_of_an_output_that_begins_on_the_alternate_screen_is_left_out_up_to_its_end() {
+    let daemon = TestDaemon::start();
+    let line = r"printf 'before\n\033[?1049h'; printf 'cell\ncell\ncells\n'; printf '\033[?1049l'; echo after";
+    let id = submit_in_terminal(&daemon, &[], line);
+    daemon.block(&[id]);
+    let length = daemon.output(id).len();
+    assert!(daemon.output(id).starts_with(b"before\r\n\x1b[?1049hcell\r\n"));
+    let mut shell = Terminal::shell(&daemon);
+    let from_the_end = format!("--since -{}", length - 18);
+    for options in ["--tail 3", "--tail 3 --follow", "--since 18", &from_the_end] {
+        shell.clear();
+        shell.type_line(&format!("bgctl output {options} {id}"));
+        shell.wait_text(&format!("{LEFT_OUT}after\n"));
+        shell.wait_prompt();
+    }
+    assert!(!String::from_utf8_lossy(&shell.shown()).contains("cell"), "{shell:?}");
 }
 
 #[test]

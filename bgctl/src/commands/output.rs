@@ -1,7 +1,7 @@
 //! `output`: prints the bytes that a task wrote, verbatim except on a terminal.
 //!
 //! Asks the daemon where the file is, which also records that the output was retrieved. The bytes then go from the
-//! file to standard output without passing through the daemon.
+//! file to standard output without passing through the daemon, except some of those for a terminal.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _};
@@ -142,13 +142,23 @@ fn from_here(args: &Wanted, context: &mut Context) -> Result<Option<Task>, Failu
         report_never_ran(&task);
         return Ok(None);
     }
+    if depends_on_screen(args, &task) {
+        return read(args, context).map(Some);
+    }
     match File::open(&path) {
         Ok(file) => Ok((!from_file(args, context, &task, file, &path)?).then_some(task)),
         Err(_) => read(args, context).map(Some),
     }
 }
 
-/// Prints the output where its file can't be opened. Returns the task at that time.
+/// Reports whether what is shown depends on the state of the task's terminal, and so on more than the bytes to show:
+/// those before, and where an attempt, which has a terminal of its own, begins. The daemon reports both.
+fn depends_on_screen(args: &Wanted, task: &Task) -> bool {
+    let is_part = args.tail.is_some() || args.since.is_some();
+    task.pty && (is_part || task.attempt.is_some()) && io::stdout().is_terminal()
+}
+
+/// Prints the output where its file can't be opened, or does not suffice. Returns the task at that time.
 fn read(args: &Wanted, context: &mut Context) -> Result<Task, Failure> {
     let task = through_the_daemon(args, context)?;
     if never_ran(&task) {
@@ -273,7 +283,7 @@ fn result(args: Wanted, context: &mut Context) -> Result<(), Failure> {
     // The wire carries only the end of a long output; the file has all of it. An agent's result is its answer, which
     // is transferred completely and is only the end of what the file contains.
     let is_cut = result.task.kind == Kind::Process && result.truncated_bytes > 0;
-    if is_cut && context.link.is_remote() {
+    if depends_on_screen(args, &result.task) || is_cut && context.link.is_remote() {
         return read(args, context).map(drop);
     }
     if is_cut

@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 
+use bgd_shared::request::OutputResult;
 use bgd_shared::titles::TitleFilter;
 use vte::{Params, Parser, Perform};
 
@@ -13,12 +14,21 @@ pub struct TextFilter {
     titles: TitleFilter,
     parser: Parser,
     shown: Shown,
+    /// The attempts that begin before this offset are over or were noticed.
+    attempts_from: u64,
+}
+
+/// Returns where attempts of a task with a terminal begin in its output, as far as this part of it tells.
+pub fn attempt_starts(part: &OutputResult) -> Vec<u64> {
+    let earlier = part.task.attempts.iter().map(|attempt| attempt.offset);
+    if part.task.pty { earlier.chain(part.attempt_offset).collect() } else { Vec::new() }
 }
 
 impl TextFilter {
-    /// Starts on the main screen or on the alternate one.
-    pub fn new(is_alternate: bool) -> Self {
-        Self { shown: Shown { is_alternate, ..Shown::default() }, ..Self::default() }
+    /// Starts at this offset of the output, on the main screen or on the alternate one.
+    pub fn new(is_alternate: bool, offset: u64) -> Self {
+        let shown = Shown { is_alternate, ..Shown::default() };
+        Self { shown, attempts_from: offset, ..Self::default() }
     }
 
     /// Starts on the main screen, for output that is shown from its beginning to its end: also passes on what redraws
@@ -41,6 +51,35 @@ impl TextFilter {
     pub fn push(&mut self, bytes: &[u8]) -> String {
         self.parser.advance(&mut self.shown, &self.titles.push(bytes));
         std::mem::take(&mut self.shown.text)
+    }
+
+    /// Like [`Self::push`], for bytes at this offset of an output in which attempts start at these offsets. Each attempt
+    /// has a terminal of its own, so it begins on the main screen, however the earlier one has ended.
+    pub fn push_at(&mut self, offset: u64, bytes: &[u8], starts: &[u64]) -> String {
+        let mut text = String::new();
+        let (mut at, mut rest) = (offset, bytes);
+        let end = offset + bytes.len() as u64;
+        for start in starts.iter().copied().filter(|start| *start < end) {
+            if start < self.attempts_from {
+                continue;
+            }
+            // It may be known only after its beginning was read.
+            let before = usize::try_from(start.saturating_sub(at)).unwrap_or(usize::MAX).min(rest.len());
+            text += &self.push(&rest[..before]);
+            (at, rest) = (at + before as u64, &rest[before..]);
+            self.attempts_from = start + 1;
+            (self.titles, self.parser) = (TitleFilter::default(), Parser::default());
+            self.shown.is_alternate = false;
+        }
+        text += &self.push(rest);
+        text
+    }
+
+    /// Follows bytes that are not to be shown, as [`Self::push_at`] does.
+    pub fn skip(&mut self, offset: u64, bytes: &[u8], starts: &[u64]) {
+        let had_left_out = self.shown.has_left_out;
+        self.push_at(offset, bytes, starts);
+        self.shown.has_left_out = had_left_out;
     }
 }
 
@@ -124,7 +163,7 @@ mod tests {
     #[test]
     fn r142_filtered_text_is_independent_of_chunking() {
         for size in 1..OUTPUT.len() {
-            let mut filter = TextFilter::new(false);
+            let mut filter = TextFilter::new(false, 0);
             let shown: String = OUTPUT.chunks(size).map(|part| filter.push(part)).collect();
             assert_eq!(shown, SHOWN, "{size}");
         }
@@ -148,8 +187,31 @@ mod tests {
     }
 
     #[test]
+    fn attempt_begins_on_the_main_screen_wherever_the_output_is_cut() {
+        // The first one ends within a sequence, on the alternate screen; the second one there, too.
+        let output = b"one \x1b[?1049hcells\x1b[3two \x1b[?1049hcells\x1b]0;titlethree\x1b[?1049hcells";
+        let find = |word: &[u8]| output.windows(word.len()).position(|part| part == word).unwrap() as u64;
+        let starts = [0, find(b"two"), find(b"three")];
+        for size in 1..output.len() {
+            let mut filter = TextFilter::new(false, 0);
+            let parts = output.chunks(size).enumerate();
+            let shown: String =
+                parts.map(|(index, part)| filter.push_at((index * size) as u64, part, &starts)).collect();
+            assert_eq!((shown.as_str(), filter.is_alternate()), ("one two three", true), "{size}");
+        }
+        // An attempt that is known only after its first bytes.
+        let mut filter = TextFilter::new(true, 100);
+        assert_eq!(filter.push_at(100, b"cells, lost ", &[0, 50]), "");
+        assert_eq!(filter.push_at(112, b"shown\x1b[?1049h", &[50, 106]), "shown");
+        assert_eq!(filter.push_at(125, b"cells", &[50, 106]), "", "it begins once");
+        let mut filter = TextFilter::with_redrawn_lines();
+        filter.skip(0, b"before\x1b[?1049hcells", &[0]);
+        assert!(filter.is_alternate() && !filter.has_left_out(), "nothing of it was to be shown");
+    }
+
+    #[test]
     fn unterminated_sequence_is_bounded() {
-        let mut filter = TextFilter::new(true);
+        let mut filter = TextFilter::new(true, 0);
         assert!(filter.push(b"hidden").is_empty());
         let long = [b"\x1b[", &*vec![b'1'; 1000], b"\x1b[?47lx"].concat();
         assert_eq!(filter.push(&long), "x");

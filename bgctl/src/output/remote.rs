@@ -1,5 +1,6 @@
 //! Output read through the socket in JSON chunks: for `--json`, and where the file can't be opened, as in a container
-//! that shares only the socket. Slower than reading the file.
+//! that shares only the socket; on a terminal also for what depends on the state of a task's own terminal. Slower than
+//! reading the file.
 
 use bgd_shared::id::TaskRef;
 use bgd_shared::limits::OUTPUT_CHUNK_BYTES;
@@ -10,8 +11,13 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::link::{Heard, Listener};
 use crate::output::copy::{ranges, report_dropped, report_loss, report_truncated};
-use crate::output::replay::{Replay, shown};
+use crate::output::filter::attempt_starts;
+use crate::output::replay::Replay;
 use crate::output::tail::start_of_last_lines;
+
+/// How many bytes before those that are shown are searched for the screen that they are on: on this machine, and on
+/// another one, from which they take long.
+const LOOK_BACK: [u64; 2] = [16 << 20, 1 << 20];
 
 pub struct Remote<'a> {
     /// The task that wrote the output.
@@ -130,7 +136,7 @@ impl Remote<'_> {
     /// Prints the next chunk, and advances the place. Returns the task as it was when the chunk was read.
     fn step(&self, context: &mut Context, place: &mut Place) -> Result<(Step, Task), Failure> {
         let offset = place.offset;
-        let chunk = self.chunk(context, offset, OUTPUT_CHUNK_BYTES)?;
+        let mut chunk = self.chunk(context, offset, OUTPUT_CHUNK_BYTES)?;
         let (begin, next, eof) = (chunk.offset, chunk.next, chunk.eof);
         if place.is_reached && signed(begin) < offset {
             if !context.json() {
@@ -140,6 +146,10 @@ impl Remote<'_> {
             *place = Place::new(0);
             return Ok((Step::More, chunk.task));
         }
+        let is_to_look_back = !place.is_reached && chunk.task.pty && !context.json();
+        if let Some(replay) = place.replay.as_mut().filter(|_| is_to_look_back) {
+            self.look_back(context, begin, replay)?;
+        }
         (place.offset, place.is_reached) = (signed(next), true);
         let is_new = next > begin;
         if context.json() {
@@ -147,17 +157,17 @@ impl Remote<'_> {
                 context.print_json(&chunk)?;
             }
         } else {
-            if let Ok(asked) = u64::try_from(offset)
-                && begin > asked
-            {
-                context.flush()?;
-                report_dropped(begin - asked);
-                if let Some(replay) = &mut place.replay {
-                    replay.restart();
+            let asked = u64::try_from(offset).unwrap_or(begin);
+            place.note_dropped(context, begin.saturating_sub(asked))?;
+            let data = std::mem::take(&mut chunk.data);
+            let bytes = chunk.encoding.decode(data).map_err(Failure::unreadable_output)?;
+            match &mut place.replay {
+                Some(replay) => {
+                    let text = replay.push_at(begin, &bytes, &attempt_starts(&chunk));
+                    context.print_bytes(text.as_bytes())?;
                 }
+                None => context.print_bytes(&bytes)?,
             }
-            let bytes = chunk.encoding.decode(chunk.data).map_err(Failure::unreadable_output)?;
-            context.print_bytes(&shown(&mut place.replay, &bytes))?;
             if eof {
                 report_loss(&chunk.task.output);
             }
@@ -168,6 +178,28 @@ impl Remote<'_> {
             (false, false) => Step::Nothing,
         };
         Ok((step, chunk.task))
+    }
+
+    /// Follows the output before the part that is shown, so that it is known whether that begins on the alternate
+    /// screen. If the program switched to it long before, it is not known.
+    fn look_back(&self, context: &mut Context, end: u64, replay: &mut Replay) -> Result<(), Failure> {
+        replay.restart();
+        let mut next = end.saturating_sub(LOOK_BACK[usize::from(context.link.is_remote())]);
+        while next < end {
+            let mut chunk = self.chunk(context, signed(next), (end - next).min(OUTPUT_CHUNK_BYTES))?;
+            // The rest was dropped or truncated.
+            if chunk.offset >= end || chunk.next <= next {
+                break;
+            }
+            let data = std::mem::take(&mut chunk.data);
+            let bytes = chunk.encoding.decode(data).map_err(Failure::unreadable_output)?;
+            replay.skip(chunk.offset, &bytes, &attempt_starts(&chunk));
+            next = chunk.next;
+            if next > chunk.offset + bytes.len() as u64 {
+                replay.restart();
+            }
+        }
+        Ok(())
     }
 }
 
@@ -182,6 +214,18 @@ struct Place {
 impl Place {
     fn new(offset: i64) -> Self {
         Self { offset, is_reached: false, replay: Replay::onto_stdout() }
+    }
+
+    /// Reports that this many bytes are missing here, if any.
+    fn note_dropped(&mut self, context: &mut Context, bytes: u64) -> Result<(), Failure> {
+        if bytes > 0 {
+            context.flush()?;
+            report_dropped(bytes);
+            if let Some(replay) = &mut self.replay {
+                replay.restart();
+            }
+        }
+        Ok(())
     }
 }
 

@@ -33,12 +33,28 @@ impl Replay {
         self.filter = TextFilter::with_redrawn_lines();
     }
 
+    /// Returns what to show of the next bytes of a task's output, which are at this offset; attempts start at these.
+    pub fn push_at(&mut self, offset: u64, bytes: &[u8], starts: &[u64]) -> String {
+        let text = self.filter.push_at(offset, bytes, starts);
+        self.report_left_out();
+        text
+    }
+
+    /// Follows bytes before those that are shown.
+    pub fn skip(&mut self, offset: u64, bytes: &[u8], starts: &[u64]) {
+        self.filter.skip(offset, bytes, starts);
+    }
+
     fn push(&mut self, bytes: &[u8]) -> String {
         let text = self.filter.push(bytes);
+        self.report_left_out();
+        text
+    }
+
+    fn report_left_out(&mut self) {
         if self.filter.has_left_out() && !std::mem::replace(&mut self.is_reported, true) {
             report("the screen of a full-screen program is left out; a pipe or a file gets every byte");
         }
-        text
     }
 }
 

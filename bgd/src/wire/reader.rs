@@ -274,7 +274,9 @@ fn output(snapshot: &Snapshot, params: &OutputParams, folder: &OutputFolder) -> 
     // A lingering process may still write.
     let eof = snapshot.is_settled() && next >= size;
     let (data, encoding) = Encoding::encode(bytes);
-    Ok(OutputResult { task: with_progress(snapshot, folder), data, encoding, offset, next, eof })
+    let attempt_offset = snapshot.plan().again.as_deref().map(|again| again.offset[stream.index()]);
+    let task = with_progress(snapshot, folder);
+    Ok(OutputResult { task, data, encoding, offset, next, eof, attempt_offset })
 }
 
 /// Returns how many bytes are before an incomplete character at the end of a text; all, if they are no text, or no whole

@@ -151,6 +151,10 @@ pub struct OutputResult {
     /// Whether the output is complete: the task has ended, none of its processes is left, and `next` is the end. A
     /// resumed agent task can write more.
     pub eof: bool,
+    /// Start of the output of the task's latest attempt, in bytes, if there can be several. Those of earlier ones are in
+    /// `attempts` of the task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt_offset: Option<u64>,
 }
 
 /// Result of `task.result`.

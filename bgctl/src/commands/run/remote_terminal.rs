@@ -16,7 +16,7 @@ use super::begin::{ask_for_key, await_key, hold_signals};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::link::{UNREACHABLE, is_lost, may_be_older};
-use crate::output::filter::TextFilter;
+use crate::output::filter::{TextFilter, attempt_starts};
 use crate::remark::report;
 use crate::terminal::{self, AttachmentEnd, Screen, ScreenView, Seen};
 
@@ -133,10 +133,10 @@ fn print_remaining_output(task: Task, seen: Seen, context: &mut Context) -> Resu
     if let Some(text) = terminal::left_out(seen.upto, next) {
         report(&text);
     }
-    let mut filter = TextFilter::new(seen.is_alternate);
+    let mut filter = TextFilter::new(seen.is_alternate, seen.upto);
     let mut out = io::stdout().lock();
     loop {
-        let part = context.link.call::<TaskOutput>(&OutputParams {
+        let mut part = context.link.call::<TaskOutput>(&OutputParams {
             id: task.id.into(),
             offset: i64::try_from(next).ok(),
             limit: Some(OUTPUT_CHUNK_BYTES),
@@ -146,8 +146,9 @@ fn print_remaining_output(task: Task, seen: Seen, context: &mut Context) -> Resu
             break;
         }
         next = part.next;
-        let bytes = part.encoding.decode(part.data).map_err(Failure::unreadable_output)?;
-        out.write_all(filter.push(&bytes).as_bytes())?;
+        let data = std::mem::take(&mut part.data);
+        let bytes = part.encoding.decode(data).map_err(Failure::unreadable_output)?;
+        out.write_all(filter.push_at(part.offset, &bytes, &attempt_starts(&part)).as_bytes())?;
     }
     out.flush()?;
     Ok(AttachmentEnd::Ended(Box::new(task)))

@@ -8,7 +8,7 @@ use bgd_shared::task::Task;
 
 use super::ScreenView;
 use crate::failure::Failure;
-use crate::output::filter::TextFilter;
+use crate::output::filter::{TextFilter, attempt_starts};
 use crate::terminal::gap::{Gap, latest, left_out};
 
 /// Maximum number of parts of the output held back meanwhile. Later parts are read from the output instead.
@@ -36,7 +36,7 @@ impl ScreenView<'_> {
             return Ok(Some(news));
         }
         self.say_left_out(from, next);
-        self.read_gap(next, end, vec![news])?;
+        self.read_gap(from, (next, end), vec![news])?;
         Ok(None)
     }
 
@@ -67,15 +67,21 @@ impl ScreenView<'_> {
             // No screen will be drawn any more.
             let next = latest(from, task.output.bytes);
             self.say_left_out(from, next);
-            self.read_gap(next, u64::MAX, Vec::new())?;
+            self.read_gap(from, (next, u64::MAX), Vec::new())?;
         }
         self.ended = Some(task);
         Ok(())
     }
 
-    fn read_gap(&mut self, next: u64, end: u64, held: Vec<OutputNews>) -> Result<(), Failure> {
+    /// Begins to read this part of the output, to show it. Everything before `from` was shown.
+    fn read_gap(
+        &mut self,
+        from: u64,
+        (next, end): (u64, u64),
+        held: Vec<OutputNews>,
+    ) -> Result<(), Failure> {
         let call = self.read_part(next, end)?;
-        let filter = TextFilter::new(self.was_alternate);
+        let filter = TextFilter::new(self.was_alternate, from);
         self.gap = Some(Gap { next, end, call, filter, held, is_over: false });
         Ok(())
     }
@@ -90,9 +96,10 @@ impl ScreenView<'_> {
     pub(super) fn show_gap(&mut self, part: Result<OutputResult, ClientError>) -> Result<(), Failure> {
         let Some(mut gap) = self.gap.take() else { return Ok(()) };
         // Output that the daemon has dropped can't be shown.
-        if let Some(part) = part.ok().filter(|part| part.next > gap.next) {
-            let bytes = part.encoding.decode(part.data).map_err(Failure::unreadable_output)?;
-            let shown = gap.filter.push(&bytes);
+        if let Some(mut part) = part.ok().filter(|part| part.next > gap.next) {
+            let data = std::mem::take(&mut part.data);
+            let bytes = part.encoding.decode(data).map_err(Failure::unreadable_output)?;
+            let shown = gap.filter.push_at(part.offset, &bytes, &attempt_starts(&part));
             if let Err(error) = self.job.out.show(shown.as_bytes(), None) {
                 self.job.lose_output(error);
             }

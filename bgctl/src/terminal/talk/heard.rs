@@ -81,7 +81,7 @@ impl TextView<'_> {
     }
 
     fn show_part(&mut self, part: OutputResult, is_last: bool) -> Result<(), Failure> {
-        let OutputResult { task, data, encoding, offset, next, eof } = part;
+        let OutputResult { task, data, encoding, offset, next, eof, attempt_offset: _ } = part;
         // The daemon answers from the end of a file that has become shorter.
         if offset < self.next {
             self.note(&format!("bgctl: {TRUNCATED}\n"));

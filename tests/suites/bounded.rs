@@ -11,8 +11,8 @@ use bgd_shared::request::{
     TaskWrite, WriteParams,
 };
 use bgd_shared::task::{Output, Status, Task};
-use bgd_tests::TestDaemon;
 use bgd_tests::user::must_be_root;
+use bgd_tests::{Terminal, TestDaemon};
 
 const LIMIT: u64 = 1024 * 1024;
 
@@ -135,6 +135,21 @@ fn bgctl_skips_dropped_output_and_reports_it() {
     assert_eq!(tail.stderr, "");
     let everything = daemon.run(&["output", "--tail", "99999999", &id]).success();
     assert_eq!(everything.stdout.len() as u64, task.output.bytes - task.output.dropped_bytes);
+}
+
+/// On a terminal, a part of a terminal's output is read through the daemon.
+#[test]
+fn dropped_output_of_a_terminal_is_reported_on_a_terminal() {
+    let daemon = bounded();
+    let args = ["submit", "--pty", "--shell", "seq -f %0100.0f 80000"];
+    let id = daemon.run(&args).success().word::<TaskId>();
+    let task = daemon.block(&[id]).remove(0);
+    assert!(task.output.dropped_bytes > 0, "{task:?}");
+    let said = daemon.home().join("said");
+    let mut shell = Terminal::shell(&daemon);
+    assert_eq!(shell.run_line(&format!("bgctl output --since 1 {id} 2> '{}'", said.display())), 0);
+    let said = fs::read_to_string(said).unwrap();
+    assert!(said.contains(&format!("{} bytes were dropped here", task.output.dropped_bytes)), "{said}");
 }
 
 #[test]

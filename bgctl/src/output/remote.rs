@@ -168,6 +168,8 @@ impl Remote<'_> {
                 }
                 None => context.print_bytes(&bytes)?,
             }
+            // After the head, `next` skips what was dropped.
+            place.note_dropped(context, next.saturating_sub(begin + bytes.len() as u64))?;
             if eof {
                 report_loss(&chunk.task.output);
             }

@@ -97,6 +97,10 @@ impl TextView<'_> {
             self.job.lose_output(error);
             return Ok(());
         }
+        let dropped = next.saturating_sub(offset + bytes.len() as u64);
+        if dropped > 0 {
+            report_dropped(dropped);
+        }
         self.next = self.next.max(next);
         if is_last && (eof || !is_new) {
             self.finish();

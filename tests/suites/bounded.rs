@@ -137,6 +137,17 @@ fn bgctl_skips_dropped_output_and_reports_it() {
     assert_eq!(everything.stdout.len() as u64, task.output.bytes - task.output.dropped_bytes);
 }
 
+#[test]
+fn head_that_ends_within_a_character_is_returned_completely() {
+    let daemon = bounded();
+    let id = daemon.submit_shell("yes é | head -c 8388608");
+    let task = daemon.block(&[id]).remove(0);
+    let behind = OUTPUT_HEAD_BYTES + task.output.dropped_bytes;
+    let head = part(&daemon, id, OUTPUT_HEAD_BYTES.cast_signed() - 7, 100);
+    let bytes = head.encoding.decode(head.data).unwrap();
+    assert_eq!((bytes.as_slice(), head.next), (&"é\né\né".as_bytes()[..7], behind));
+}
+
 /// On a terminal, a part of a terminal's output is read through the daemon.
 #[test]
 fn dropped_output_of_a_terminal_is_reported_on_a_terminal() {

@@ -265,7 +265,8 @@ fn output(snapshot: &Snapshot, params: &OutputParams, folder: &OutputFolder) -> 
     let part =
         read_part(files.path(stream), snapshot.has_begun(), params.offset.unwrap_or(0), limit, dropped)?;
     let Part { mut bytes, offset, mut next, size } = part;
-    if next < size {
+    // If a dropped part follows, so was the rest of the character.
+    if next < size && next == offset + bytes.len() as u64 {
         // A part of a text must not end within a character: it would no longer be text.
         let left_over = bytes.len() - whole_characters(&bytes);
         bytes.truncate(bytes.len() - left_over);

@@ -1,5 +1,5 @@
 //! Data of agent tasks: the prompt, the agent's id for the conversation, its tool calls, its questions, and how long it
-//! has been silent.
+//! has been silent. When these change is decided in `machine/agent`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

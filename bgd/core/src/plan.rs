@@ -1,4 +1,5 @@
-//! How a task is ordered among others: its submitter's requests, and how far they are fulfilled.
+//! How a task is ordered among others: its submitter's requests, and how far they are fulfilled. Which task is next for
+//! a free slot is decided in `queue`, not here.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! The configuration. Every key has a default; an unknown key is an error that suggests the nearest known one.
+//! The configuration. Every key has a default; an unknown key is an error that suggests the nearest known one. Nothing
+//! here applies a value: those who use it do.
 
 mod advice;
 mod agent_machines;

@@ -1,4 +1,5 @@
-//! A running agent: the connection to it, and its process if the daemon started it.
+//! A running agent: the connection to it, and its process if the daemon started it. Which turns it gets is decided in
+//! `pool`.
 
 use std::cell::Cell;
 use std::io;

@@ -1,4 +1,5 @@
-//! Identifies the descriptors received with a process, and checks them against their claimed kinds.
+//! Identifies the descriptors received with a process, and checks them against their claimed kinds. Reads nothing from
+//! them: they are the process's own.
 
 use std::fmt;
 use std::fs::{self, File};

@@ -1,4 +1,5 @@
-//! Supervises processes, with one small runtime task per process, from its start to the end of its tree.
+//! Supervises processes, with one small runtime task per process, from its start to the end of its tree. Which
+//! processes belong to a tree is known only to `tree`.
 
 use std::collections::{HashMap, HashSet};
 use std::io;

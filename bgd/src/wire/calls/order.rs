@@ -1,4 +1,5 @@
 //! Scheduling parameters: groups, priorities, dependencies, start times and retries, checked against their ranges.
+//! Whether what they name exists is checked by the core.
 
 use std::sync::Arc;
 

@@ -28,7 +28,6 @@ pub enum Colours {
     Never,
 }
 
-/// The format of a list.
 #[derive(Clone, Debug)]
 pub struct ListFormat {
     /// A table with a header, for people; otherwise tab-separated columns.

@@ -536,7 +536,7 @@ fn attention(task: &Task) -> String {
 /// Maximum length of an agent's last words in a list, in characters.
 const WORDS_CHARS: usize = 40;
 
-/// Returns the name of a signal.
+/// Returns the name of a signal, or its number if it has none.
 pub fn signal_name(number: i32) -> String {
     show::signal_name(number).map_or_else(|| format!("signal {number}"), str::to_owned)
 }

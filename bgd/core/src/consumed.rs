@@ -32,7 +32,6 @@ pub struct Context {
     pub size: Option<u64>,
 }
 
-/// The scope of a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CostScope {
     /// This run so far.

@@ -16,7 +16,6 @@ pub enum ConfigError {
         /// The position and the problem.
         message: String,
     },
-    /// An unknown key.
     #[error("{}: {place}: unknown key `{key}`{advice}", .path.display())]
     UnknownKey {
         path: PathBuf,

@@ -167,7 +167,6 @@ pub struct Noted<'a> {
     pub kind: NoteKind,
 }
 
-/// The kinds of notes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NoteKind {
     Start,

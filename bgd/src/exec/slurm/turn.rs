@@ -15,7 +15,6 @@ pub enum Outcome {
 #[derive(Debug)]
 pub struct Before(oneshot::Receiver<Outcome>);
 
-/// The turn of a submission.
 #[derive(Debug)]
 pub struct SubmitTurn {
     before: Option<Before>,

@@ -57,7 +57,6 @@ pub struct FollowedState {
     output: Fd,
 }
 
-/// The state of a session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[allow(clippy::struct_excessive_bools, reason = "each is about another thing")]
 pub struct SessionState {

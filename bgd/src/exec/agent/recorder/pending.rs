@@ -11,7 +11,6 @@ use crate::core::{Fact, LAST_TOOLS, Note, Report};
 /// The shortest time between two reports to the core.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// The pending reports.
 #[derive(Debug, Default)]
 pub struct PendingReports {
     tool_calls: u64,

@@ -1,12 +1,11 @@
 //! Orders for tasks on another machine that are given while it can't be reached (R145): they are carried out as soon as
 //! it can be, or refused.
 
-use bgd_tests::TestDaemon;
 use bgd_tests::far::Far;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::order::{CancelReason, WaitingFor};
 use bgd_tests::shared::task::{Exit, Status, Task};
-use bgd_tests::{upgrades, wait};
+use bgd_tests::{Terminal, TestDaemon, upgrades, wait};
 
 /// Cuts the connection for now.
 #[track_caller]
@@ -131,6 +130,20 @@ fn r145_cancelled_task_that_waited_there_lingers_until_the_machine_is_back() {
     let left = far.tasks_there().into_iter().find(|task| task.id.to_string() == there);
     assert!(left.is_none_or(|task| task.status == Status::Cancelled));
     far.here().cancel(&[first]);
+}
+
+#[test]
+fn r151_cancel_on_a_terminal_says_at_once_that_the_machine_cannot_be_asked() {
+    let mut far = Far::with_here("");
+    let id = far.submit_on(&[], "exec sleep 1000");
+    far.running(id);
+    shut(&mut far, id);
+    let mut terminal = Terminal::bgctl(far.here(), &["cancel", "--grace", "1h", &id.to_string()]);
+    terminal.wait_text("far can't be asked now: what runs there is ended as soon as that is possible");
+    assert!(far.here().task(id).status.is_active(), "and it is still waited for");
+    far.wrap("");
+    assert!(terminal.ended().success());
+    assert_eq!(far.ended(id).status, Status::Cancelled);
 }
 
 #[test]

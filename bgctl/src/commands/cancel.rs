@@ -1,5 +1,8 @@
 //! `cancel`: ends tasks, including all their processes.
 
+use std::collections::{BTreeSet, HashSet};
+use std::io::{self, IsTerminal as _};
+
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{BlockParams, CancelParams, TaskBlock, TaskCancel};
 use bgd_shared::task::{Status, Task};
@@ -10,8 +13,8 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::pick::{self, Chosen};
 use crate::progress::Progress;
-use crate::remark::say;
-use crate::render::{UNKILLABLE, survivors};
+use crate::remark::{report, say};
+use crate::render::{UNKILLABLE, clean, listed, survivors};
 use crate::session;
 
 /// Cancels, then prints one line per task.
@@ -32,8 +35,11 @@ pub fn run(args: CancelArgs, context: &mut Context) -> Result<Code, Failure> {
         }
     };
     // Must be recorded first: the answer does not indicate which tasks had processes left.
-    let lingering = if context.json() { Vec::new() } else { lingering(&params, context)? };
+    let seen = if context.json() { Vec::new() } else { look(&params, context)? };
     let result = {
+        if let Some(remark) = out_of_reach(&seen).filter(|_| io::stderr().is_terminal()) {
+            report(&remark);
+        }
         let what = if params.ids.len() == 1 { "the task to end" } else { "the tasks to end" };
         let _progress = Progress::begin(&format!("{what}; SIGKILL follows after the grace period"));
         let counts = !matches!(params.signal.as_deref(), None | Some("KILL" | "SIGKILL" | "9"));
@@ -51,25 +57,36 @@ pub fn run(args: CancelArgs, context: &mut Context) -> Result<Code, Failure> {
     if result.tasks.is_empty() && params.matching.is_some() {
         say(format_args!("bgctl: no active task matches"));
     }
+    let left_processes = |task: &&Task| task.lingering && !task.status.is_active();
+    let lingering: HashSet<TaskId> = seen.iter().filter(left_processes).map(|task| task.id).collect();
     for task in &result.tasks {
         context.print(&format!("{} {}\n", task.id, what_became(task, lingering.contains(&task.id))))?;
     }
     Ok(Code::OK)
 }
 
-/// Returns those of the listed tasks that have ended but left processes running.
-fn lingering(params: &CancelParams, context: &mut Context) -> Result<Vec<TaskId>, Failure> {
+/// Returns the tasks that are given by their ids, as they are now.
+fn look(params: &CancelParams, context: &mut Context) -> Result<Vec<Task>, Failure> {
     if params.ids.is_empty() {
         return Ok(Vec::new());
     }
     let look = BlockParams::look(params.ids.clone());
-    let seen = context.recovering(|context| context.call::<TaskBlock>(&look))?;
-    Ok(seen
-        .tasks
-        .into_iter()
-        .filter(|task| task.lingering && !task.status.is_active())
-        .map(|task| task.id)
-        .collect())
+    Ok(context.recovering(|context| context.call::<TaskBlock>(&look))?.tasks)
+}
+
+/// Says why the answer takes longer than the grace period, if it is known that some tasks can't be reached.
+fn out_of_reach(tasks: &[Task]) -> Option<String> {
+    let is_unknown = |task: &&Task| {
+        let since = task.elsewhere.as_ref().and_then(|known| known.unknown_since);
+        task.status.is_active() && since.is_some()
+    };
+    let places: BTreeSet<String> =
+        tasks.iter().filter(is_unknown).filter_map(|task| task.on.as_deref().map(clean)).collect();
+    let places = (!places.is_empty()).then(|| listed(places.into_iter(), 3))?;
+    Some(format!(
+        "{places} can't be asked now: what runs there is ended as soon as that is possible. The answer comes at most \
+         10 s after the grace period"
+    ))
 }
 
 fn what_became(task: &Task, was_lingering: bool) -> String {
@@ -89,8 +106,34 @@ fn what_became(task: &Task, was_lingering: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use bgd_shared::resources::Elsewhere;
+    use bgd_shared::time::Timestamp;
+
     use super::*;
     use crate::render::samples::task;
+
+    #[test]
+    fn r151_cancel_names_the_places_that_cannot_be_asked() {
+        let known = Elsewhere::default();
+        let unknown = Elsewhere { unknown_since: Some(Timestamp::now()), ..known.clone() };
+        let of = |on: &str, elsewhere: &Elsewhere, status| Task {
+            on: Some(on.into()),
+            elsewhere: Some(elsewhere.clone()),
+            status,
+            ..task()
+        };
+        let running = Status::Running;
+        let tasks = [
+            of("one", &unknown, running),
+            of("two", &known, running),
+            of("three", &unknown, Status::Pending),
+            of("four", &unknown, Status::Cancelled),
+            of("one", &unknown, running),
+        ];
+        let said = out_of_reach(&tasks).unwrap();
+        assert!(said.starts_with("one, three can't be asked now: "), "{said}");
+        assert_eq!(out_of_reach(&tasks[1..2]), None);
+    }
 
     #[test]
     fn cancel_reports_outcome_of_each_task() {

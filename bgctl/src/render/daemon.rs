@@ -1,5 +1,6 @@
 //! Renders the page of `daemon status`.
 
+use bgd_shared::order::DEFAULT_GROUP;
 use bgd_shared::request::{
     ChannelRetry, ChannelStatus, DaemonStatus, DurableStatus, InboxesStatus, ProgramState, ProgramStatus,
     Times,
@@ -25,8 +26,9 @@ pub fn page(status: &DaemonStatus, now: Timestamp) -> String {
         .collect();
     let counts = if counts.is_empty() { "none".to_owned() } else { counts.join(", ") };
     page.line("tasks", &counts);
-    let most = status.limits.max_concurrent_tasks;
-    page.line("active", &format!("{} (at most {most} run at once)", status.active));
+    // More can be active than there are slots: pending ones, those of other groups, and foreground jobs.
+    let (active, slots) = (status.active, count(status.limits.max_concurrent_tasks, "slot"));
+    page.line("active", &format!("{active} pending or running; the group {DEFAULT_GROUP} has {slots}"));
     page.maybe("waited", times(&status.waited).as_deref());
     page.maybe("ran", times(&status.ran).as_deref());
     for each in &status.channels {
@@ -172,6 +174,7 @@ mod tests {
             "memory:      1.0 MiB, tasks use 512.0 KiB of 256.0 MiB",
             "not sent:    7 notifications without a channel (set default_deliver_to)",
             "tasks:       1 pending, 2 running",
+            "active:      3 pending or running; the group default has 4 slots",
             "trees by:    session (no cgroup v2 is mounted here)",
         ] {
             assert!(page.lines().any(|known| known == line), "{line} is not in\n{page}");

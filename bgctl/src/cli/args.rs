@@ -322,8 +322,8 @@ EXAMPLES:
 Without IDs it deletes the finished tasks of the current parent session (see \
 `bgctl session key`), except `lingering` ones, whose processes are still running, or may \
 be. Give their ids, or --all, to end these processes first if possible. --tag, --group and --status \
-narrow the selection; --batch covers every session, as ids do. A pending task that \
-comes after a cleared one starts without its output.")]
+narrow the selection, while in other verbs they cover every session, as --batch and ids do here; \
+add --all-sessions for that. A pending task that comes after a cleared one starts without its output.")]
 pub struct ClearArgs {
     /// Ids of finished tasks (4 characters of each are enough), or @ for the latest task
     #[arg(value_name = "ID", add = finished_tasks(), conflicts_with_all = SELECTORS, conflicts_with = "all_sessions")]

@@ -22,6 +22,7 @@ use crate::exec::left::{Ended, HeldRun, Resumed};
 use crate::journal::{Journal, PANICKED, Recorded};
 use crate::keeper::Key;
 use crate::os::clock::Stamp;
+use crate::os::signals;
 use crate::wire::calls::Body;
 
 /// How long to wait for the size of an output on another disk.
@@ -160,8 +161,7 @@ impl Dispatcher {
             self.commit_effects(orders);
         }
         self.count_again();
-        let has_trouble = self.durable.as_ref().is_some_and(|durable| durable.trouble.is_some());
-        self.handle(Input::HoldStarts(has_trouble));
+        self.handle(Input::HoldStarts(self.has_trouble()));
         self.handle(Input::Continue);
     }
 
@@ -440,6 +440,27 @@ impl Dispatcher {
             }
             None => Some((answer, body)),
         }
+    }
+
+    /// Reports whether the journal can't be written.
+    pub(super) fn has_trouble(&self) -> bool {
+        self.durable.as_ref().is_some_and(|durable| durable.trouble.is_some())
+    }
+
+    /// Leaves the start of a process to the next daemon if this one is ending, or was just asked to: the end of the unit
+    /// or scope that contains both would kill a process that starts now. Returns whether it does.
+    pub(super) fn leave_start(&mut self, task: TaskId, begin: &Begin) -> bool {
+        let is_process = matches!(begin, Begin::Process { .. });
+        if self.durable.is_none() || !is_process || !(self.core.is_closing() || signals::is_end_pending()) {
+            return false;
+        }
+        let is_left = self.core.get(&task.into()).is_ok_and(|task| announces_itself(&task))
+            && self.core.take_back_start(task);
+        if is_left {
+            // Nothing starts until the signal is read, nor after that.
+            self.handle(Input::HoldStarts(!self.core.is_closing() || self.has_trouble()));
+        }
+        is_left
     }
 
     /// Reports whether a task's start is held back until the journal can be written.

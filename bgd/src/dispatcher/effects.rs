@@ -122,6 +122,9 @@ impl Dispatcher {
         spec: Arc<Spec>,
         begin: Begin,
     ) {
+        if self.leave_start(task, &begin) {
+            return;
+        }
         if spec.kind() == Kind::Agent {
             self.notifier.begin_typing(task, &spec);
         }

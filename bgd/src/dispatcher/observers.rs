@@ -9,6 +9,7 @@ use std::time::Duration;
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::SUBSCRIPTIONS;
+use bgd_shared::params::shortened;
 use bgd_shared::request::{
     DaemonStatus, InboxListResult, InboxSummary, ListResult, SubscribeParams, SubscribeResult,
 };
@@ -94,6 +95,7 @@ impl Dispatcher {
     fn check_instance(&self, instance: Option<String>) -> Result<(), RpcError> {
         let own = &self.identity.instance;
         let Some(other) = instance.filter(|other| other != own) else { return Ok(()) };
+        let other = shortened(&other);
         let message = format!("`instance` is {other:?}, but this daemon is {own:?}");
         Err(RpcError::new(ErrorKind::InvalidParams, message).hint(
             "the earlier daemon has ended, and its tasks, events and inboxes are lost: start over from number 0",
@@ -149,7 +151,7 @@ impl Dispatcher {
             ran: self.figures.ran.shown(),
             channels: self.notifier.status(),
             unreported: self.notifier.unreported(),
-            outputs_watched: self.context.outputs.is_watching(),
+            outputs_unwatched: self.context.outputs.unwatched(),
             limit_errors: self.context.outputs.limit_errors(),
             journal: self.durable.as_ref().map(|durable| durable.warnings()).unwrap_or_default(),
             is_shutting_down: self.is_shutting_down(),

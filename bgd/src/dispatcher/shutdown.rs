@@ -38,6 +38,8 @@ impl Dispatcher {
         }
         let to = ReplyTo { client: 0, call: 0 };
         self.handle(Input::Request { to, request });
+        // A start that was left to the next daemon has held back others until now; none follows a shutdown.
+        self.handle(Input::HoldStarts(self.has_trouble()));
         if is_second && self.ended {
             self.end_by_force();
         }

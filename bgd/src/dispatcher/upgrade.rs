@@ -189,8 +189,7 @@ impl Dispatcher {
             Ok(state) => self.try_program(&state, &named, since, program),
             Err(Obstacle::Passing(what)) if waits > PATIENCE => {
                 // A journal that can't be written keeps more than its own writes from ending.
-                let is_troubled = self.durable.as_ref().is_some_and(|durable| durable.trouble.is_some());
-                let why = if is_troubled {
+                let why = if self.has_trouble() {
                     self.trouble_words()
                 } else {
                     format!("{what}, and does not end: try again later")

@@ -59,13 +59,28 @@ pub fn commands_to_daemon() -> io::Result<AsyncFd<SignalFd>> {
     watch::signals(SignalFd::with_flags(&commands(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
 }
 
+/// Reports whether a signal that ends the daemon was sent but is not read yet.
+#[allow(unsafe_code, reason = "the call has no wrapper in a safe crate")]
+pub fn is_end_pending() -> bool {
+    // SAFETY: sigset_t is plain data, for which all zeros is valid; the call only fills it.
+    let pending = unsafe {
+        let mut pending = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigpending(&raw mut pending);
+        SigSet::from_sigset_t_unchecked(pending)
+    };
+    ENDS.into_iter().any(|signal| pending.contains(signal))
+}
+
 fn commands() -> SigSet {
-    SigSet::from_iter([Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM])
+    SigSet::from_iter(ENDS.into_iter().chain([Signal::SIGHUP]))
 }
 
 fn child() -> SigSet {
     SigSet::from_iter([Signal::SIGCHLD])
 }
+
+/// The signals that end the daemon.
+const ENDS: [Signal; 2] = [Signal::SIGINT, Signal::SIGTERM];
 
 /// The signals that by default end a process, but have no meaning for the daemon. Others send them to any daemon: the
 /// first two are in many recipes for rotating logs.

@@ -1,12 +1,13 @@
 //! A durable dispatcher whose journal accepts changes, but reports them as written only on command.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bgd::client::{Client, ClientLimits};
 use bgd::config::Config;
-use bgd::core::ExecutorName;
+use bgd::core::{ExecutorName, Ordinal, State};
 use bgd::dispatcher::Dispatcher;
 use bgd::exec::context::Context;
 use bgd::exec::executor::Executors;
@@ -15,6 +16,7 @@ use bgd::exec::output::OutputFolder;
 use bgd::exec::threads::workers::Workers;
 use bgd::journal::{Journal, Recorded};
 use bgd::os::clock::Clock;
+use bgd::os::signals;
 use bgd::os::wall_clock::WallClock;
 use bgd::wire::calls::{Body, Call};
 use bgd::wire::mailbox::{Calls, Incoming, Internal, Internals, Mailbox};
@@ -24,6 +26,7 @@ use bgd_shared::request::{SubmitManyParams, SubmitParams};
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 use futures_util::FutureExt as _;
+use nix::sys::signal::{SigSet, Signal, raise};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -38,6 +41,8 @@ const TASKS: usize = 10_000;
 struct Given {
     step: AtomicU64,
     tasks: AtomicUsize,
+    /// The latest states of the tasks.
+    states: Mutex<BTreeMap<Ordinal, State>>,
 }
 
 struct Daemon {
@@ -75,6 +80,9 @@ impl Daemon {
         let journal = Journal::simulated(move |step, changes| {
             takes.step.store(step, Ordering::Relaxed);
             takes.tasks.fetch_add(changes.tasks.len(), Ordering::Relaxed);
+            let states = changes.tasks.into_iter();
+            let states = states.filter_map(|(ordinal, row)| Some((ordinal, row?.task.state.clone())));
+            takes.states.lock().unwrap().extend(states);
         });
         dispatcher.make_durable(journal, None, true);
         let client = Arc::new(Client::new(1, ClientLimits { requests: 64, write_queue_bytes: 64 << 20 }));
@@ -112,6 +120,36 @@ impl Daemon {
         let argvs = vec![vec!["true".into(), "x".repeat(4000).into()]; tasks];
         let params = SubmitManyParams { task: Some(Box::new(task)), argvs, ..Default::default() };
         self.call("task.submit_many", &serde_json::to_value(params).unwrap());
+    }
+
+    /// Submits a task, a script of its executor.
+    fn submit(&mut self, script: &str, hold: bool) {
+        let params = SubmitParams {
+            argv: Some(vec![script.into()]),
+            cwd: Some("/".into()),
+            env: Some(Env::default()),
+            hold,
+            ..Default::default()
+        };
+        self.call("task.submit", &serde_json::to_value(params).unwrap());
+    }
+
+    /// Returns the state that the journal was last given of the only task.
+    fn state(&self) -> State {
+        let states = self.given.states.lock().unwrap();
+        let [state] = &states.values().collect::<Vec<_>>()[..] else { panic!("{states:?}") };
+        (*state).clone()
+    }
+
+    /// Asks the daemon to end.
+    fn terminate(&self) {
+        self.internals.send(Internal::Terminate { signal: "SIGTERM" });
+    }
+
+    /// Waits for the daemon's end.
+    async fn ended(&mut self) {
+        let goes = self.dispatcher.go(&mut self.mailbox, &mut self.wall_clock);
+        tokio::time::timeout(Duration::from_mins(1), goes).await.expect("it ends");
     }
 
     /// Returns how many tasks the daemon has.
@@ -241,14 +279,7 @@ fn r130_batch_not_yet_in_journal_is_refused_entirely_although_disk_has_room_agai
 fn r130_request_about_another_task_is_answered_although_a_batch_is_refused() {
     run(async {
         let mut daemon = Daemon::new();
-        let held = SubmitParams {
-            argv: Some(vec!["true".into()]),
-            cwd: Some("/".into()),
-            env: Some(Env::default()),
-            hold: true,
-            ..Default::default()
-        };
-        daemon.call("task.submit", &serde_json::to_value(held).unwrap());
+        daemon.submit("true", true);
         daemon.rest().await;
         daemon.written();
         daemon.rest().await;
@@ -267,5 +298,43 @@ fn r130_request_about_another_task_is_answered_although_a_batch_is_refused() {
         assert_eq!(batch["error"]["data"]["kind"], "journal_unwritable", "{batch}");
         assert_eq!(edit["result"]["task"]["description"], "edited", "{edit}");
         assert_eq!(daemon.count_tasks().await, 1);
+    });
+}
+
+/// The unit that the daemon and its tasks are in may be about to end.
+#[test]
+fn r131_start_written_after_the_stop_is_left_to_the_next_daemon() {
+    run(async {
+        let mut daemon = Daemon::new();
+        daemon.submit("runs", false);
+        daemon.rest().await;
+        assert!(matches!(daemon.state(), State::Starting { .. }), "it waits for the journal");
+        daemon.terminate();
+        daemon.rest().await;
+        daemon.written();
+        daemon.ended().await;
+        assert!(matches!(daemon.state(), State::Queued { .. }), "{:?}", daemon.state());
+    });
+}
+
+/// Ends of tasks that got the same signal may be handled before it, and free their slots.
+#[test]
+fn r131_nothing_starts_while_the_signal_to_end_is_unread() {
+    run(async {
+        let mut daemon = Daemon::new();
+        daemon.submit("runs", false);
+        daemon.rest().await;
+        // Only for this thread.
+        signals::block_commands();
+        raise(Signal::SIGTERM).unwrap();
+        daemon.written();
+        daemon.rest().await;
+        daemon.written();
+        daemon.rest().await;
+        assert!(matches!(daemon.state(), State::Queued { .. }), "{:?}", daemon.state());
+        assert_eq!(SigSet::from_iter([Signal::SIGTERM]).wait(), Ok(Signal::SIGTERM));
+        daemon.terminate();
+        daemon.ended().await;
+        assert!(matches!(daemon.state(), State::Queued { .. }), "{:?}", daemon.state());
     });
 }

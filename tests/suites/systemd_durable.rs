@@ -170,6 +170,9 @@ fn r131_tasks_survive_restart_and_stop_of_service_as_root() {
     for process in work.pids.iter().map(|pid| machine.process(pid.unwrap())).chain([Work::away(&machine)]) {
         assert!(cgroup_of(&process).contains(&format!("/{scope}/bgd-{}/", first.instance)));
     }
+    // At a logout, the daemon must not start further tasks in a scope that is being stopped.
+    let before = alice.run(&format!("systemctl --user show --value --property Before {scope}")).success();
+    assert!(before.stdout_text().split_whitespace().any(|unit| unit == "bgd.service"), "{before:?}");
 
     alice.run("systemctl --user restart bgd.service").success();
     work.goes_on(&mut alice);

@@ -44,19 +44,20 @@ pub async fn enter(instance: &str, may_stay: bool) -> Result<Unit, String> {
             return Ok(Unit::Delegated);
         }
         let what = "bgd, the background daemon, and its tasks";
-        start(&manager, &name, what, std::process::id()).await?;
+        start(&manager, (&name, what), std::process::id(), None).await?;
         Ok(Unit::Own(name.clone()))
     })
     .await
 }
 
-/// Moves another process of this user into a new scope of this name.
+/// Moves another process of this user into a new scope of this name. If both end, as at a logout, the unit `starter`,
+/// whose daemon starts processes in the scope, ends first.
 ///
 /// # Errors
 /// There is no scope; the message says why.
-pub async fn put(pid: u32, name: &str) -> Result<(), String> {
-    with_manager(async |manager| start(&manager, name, "Tasks of bgd, the background daemon", pid).await)
-        .await
+pub async fn put(pid: u32, name: &str, starter: Option<&str>) -> Result<(), String> {
+    let what = "Tasks of bgd, the background daemon";
+    with_manager(async |manager| start(&manager, (name, what), pid, starter).await).await
 }
 
 /// Reports whether a scope is active, rather than starting or ending; `None` if there is no such scope.
@@ -146,13 +147,19 @@ async fn is_in_delegated_unit(manager: &Connection) -> zbus::Result<bool> {
     Ok(matches!(*value, Variant::Bool(true)))
 }
 
-/// Starts a scope for a process, and waits until the process is in it.
-async fn start(manager: &Connection, name: &str, what: &str, pid: u32) -> zbus::Result<()> {
+/// Starts a scope, with its name and description, for a process, and waits until the process is in it. The scope ends
+/// after the unit `starter` if both end.
+async fn start(
+    manager: &Connection,
+    (name, what): (&str, &str),
+    pid: u32,
+    starter: Option<&str>,
+) -> zbus::Result<()> {
     // Subscribe before the request, so that the end of the job can't be missed.
     let rule = format!("type='signal',interface='{MANAGER}',member='JobRemoved',arg2='{name}'");
     let mut news = MessageStream::for_match_rule(&*rule, manager, None).await?;
     manager.call_method(Some(SYSTEMD), OBJECT, Some(MANAGER), "Subscribe", &()).await?;
-    let properties = vec![
+    let mut properties = vec![
         ("Description", Variant::from(what)),
         ("PIDs", Variant::from(vec![pid])),
         // Those that account for the tasks' resource usage; the manager ignores any that it lacks itself. Others, such
@@ -163,6 +170,8 @@ async fn start(manager: &Connection, name: &str, what: &str, pid: u32) -> zbus::
         // Removes the unit completely, however it ends.
         ("CollectMode", Variant::from("inactive-or-failed")),
     ];
+    // What starts first ends last.
+    properties.extend(starter.map(|unit| ("Before", Variant::from(vec![unit]))));
     let no_others: Vec<(&str, Vec<(&str, Variant<'_>)>)> = Vec::new();
     let body = (name, "fail", properties, no_others);
     manager.call_method(Some(SYSTEMD), OBJECT, Some(MANAGER), "StartTransientUnit", &body).await?;

@@ -65,7 +65,9 @@ fn place(keeper: i32, folder: &Path) -> io::Result<()> {
             .unwrap_or_else(|| Err(io::Error::other(format!("cannot move it to {name}"))))?,
         // A process moved there now would end with the scope.
         Some(false) => return Err(io::Error::other(format!("{name} is about to end"))),
-        None => runtime.block_on(scope::put(keeper.cast_unsigned(), name)).map_err(io::Error::other)?,
+        None => runtime
+            .block_on(scope::put(keeper.cast_unsigned(), name, own_unit().as_deref()))
+            .map_err(io::Error::other)?,
     }
     make(folder)?;
     account(scope, folder, Some(keeper));
@@ -81,9 +83,16 @@ async fn find(mode: TreeMode, keeper: i32, life: &str) -> Result<PathBuf, String
         return usable(scope);
     }
     let name = format!("bgd-tasks-{life}.scope");
-    scope::put(keeper.cast_unsigned(), &name).await?;
+    scope::put(keeper.cast_unsigned(), &name, own_unit().as_deref()).await?;
     let scope = scope_of(keeper).filter(|scope| scope.ends_with(&name));
     scope.ok_or_else(|| format!("its keeper is not in {name}")).and_then(usable)
+}
+
+/// Returns the name of the service that this process is in.
+fn own_unit() -> Option<String> {
+    let own = own_cgroup()?;
+    let name = unit_of(&own).file_name()?.to_str()?;
+    name.ends_with(".service").then(|| name.to_owned())
 }
 
 /// Returns the scope that a keeper is in, if a daemon created it.

@@ -29,7 +29,7 @@ pub fn enter(_: &str, _: bool) -> Ready<Result<Unit, String>> {
 ///
 /// # Errors
 /// Always fails, with a message for users.
-pub fn put(_: u32, _: &str) -> Ready<Result<(), String>> {
+pub fn put(_: u32, _: &str, _: Option<&str>) -> Ready<Result<(), String>> {
     ready(Err(refusal()))
 }
 

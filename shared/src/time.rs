@@ -70,7 +70,7 @@ impl FromStr for Timestamp {
     type Err = jiff::Error;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.parse::<jiff::Timestamp>().map(|stamp| Self(stamp.as_millisecond()))
+        text.parse::<jiff::Timestamp>().map(|stamp| Self::from_unix_ms(stamp.as_millisecond()))
     }
 }
 
@@ -119,6 +119,13 @@ mod tests {
         let stamp = Timestamp::from_unix_ms(1_760_000_000_007);
         assert_eq!(stamp.to_string(), "2025-10-09T08:53:20.007Z");
         assert_eq!(stamp.to_string().parse::<Timestamp>().unwrap(), stamp);
+    }
+
+    #[test]
+    fn time_that_rfc_3339_can_not_express_is_the_nearest_one_that_it_can() {
+        let stamp: Timestamp = "-000044-03-15T00:00:00Z".parse().unwrap();
+        assert_eq!(stamp, Timestamp::from_unix_ms(i64::MIN));
+        assert_eq!(stamp.to_string(), "0000-01-01T00:00:00.000Z");
     }
 
     #[test]

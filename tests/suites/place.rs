@@ -206,6 +206,20 @@ fn removed_state_folder_is_recreated() {
 }
 
 #[test]
+fn removed_output_folder_is_reported_until_the_next_task_recreates_it() {
+    let daemon = TestDaemon::start();
+    let id = daemon.submit(&["sleep", "1000"]);
+    let task = daemon.wait_running(id);
+    let folder = Path::new(&task.output.path).parent().unwrap();
+    fs::remove_dir_all(folder).unwrap();
+    let warning = wait::poll_until("a warning", || daemon.warnings().pop());
+    assert!(warning.starts_with(&format!("{} was removed", folder.display())), "{warning}");
+    daemon.run(&["submit", "--", "true"]).success();
+    wait::poll_until("no warning any more", || daemon.warnings().is_empty().then_some(()));
+    daemon.cancel(&[id]);
+}
+
+#[test]
 fn submit_is_refused_when_state_folder_cannot_be_recreated() {
     let daemon = TestDaemon::start();
     fs::remove_dir_all(daemon.state_dir()).unwrap();

@@ -56,8 +56,8 @@ pub struct Counted {
     pub channels: Vec<ChannelStatus>,
     /// Ends of runs that were not reported to any channel.
     pub unreported: u64,
-    /// Whether inotify reports writes to outputs.
-    pub outputs_watched: bool,
+    /// Why inotify does not report writes to outputs, if so.
+    pub outputs_unwatched: Option<String>,
     /// Why outputs can't be limited: those in the state folder, and those in folders shared with clusters.
     pub limit_errors: [Option<String>; 2],
     /// Problems of the journal.
@@ -121,13 +121,7 @@ impl Identity {
             self.config_error.iter().map(|error| format!("the configuration was not applied: {error}"));
         let mut warnings: Vec<String> = refused.collect();
         warnings.extend(counted.journal.iter().cloned());
-        if !counted.outputs_watched {
-            warnings.push(
-                "no inotify instance or watch is left for this user, so outputs are polled 4 times a second while \
-                 tasks run; raise fs.inotify.max_user_instances or max_user_watches"
-                    .to_owned(),
-            );
-        }
+        warnings.extend(counted.outputs_unwatched.clone());
         let [here, shared] = &counted.limit_errors;
         if let Some(error) = shared {
             warnings.push(format!(

@@ -7,14 +7,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::request::Stream;
 use bgd_shared::text::OsText;
+use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
@@ -63,12 +65,52 @@ struct Shared {
     limit: AtomicU64,
     facts: Facts,
     workers: Workers,
+    /// Why inotify does not report writes, if so: then the files are polled as long as tasks run.
+    unwatched: Mutex<Option<Unwatched>>,
     /// Signalled when a task was added; only needed while the folder can't be watched.
     added: Notify,
     /// Signalled when a file outside the folder was added and must be watched, too.
     own_added: Notify,
-    /// Whether inotify reports writes. Otherwise the files are polled as long as tasks run.
-    is_watching: AtomicBool,
+}
+
+/// Why the folder can't be watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unwatched {
+    /// The user has no inotify instance or watch left.
+    Exhausted,
+    /// The folder was removed, with the outputs in it.
+    Removed,
+    Other(Errno),
+}
+
+impl From<io::Error> for Unwatched {
+    fn from(error: io::Error) -> Self {
+        match error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw) {
+            Errno::EMFILE | Errno::ENFILE | Errno::ENOSPC | Errno::ENOMEM => Self::Exhausted,
+            Errno::ENOENT | Errno::ENOTDIR => Self::Removed,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl Unwatched {
+    /// Describes the consequence for a user, and what to do.
+    fn describe(self, folder: &Path) -> String {
+        match self {
+            Self::Exhausted => "no inotify instance or watch is left for this user, so outputs are polled 4 times a \
+                second while tasks run; raise fs.inotify.max_user_instances or max_user_watches"
+                .to_owned(),
+            Self::Removed => format!(
+                "{} was removed, and the outputs of all tasks with it; the next task recreates it",
+                folder.display()
+            ),
+            Self::Other(error) => format!(
+                "{} can't be watched ({}), so outputs are polled 4 times a second while tasks run",
+                folder.display(),
+                error.desc()
+            ),
+        }
+    }
 }
 
 /// Follows the output files of running tasks, until the last copy of this is dropped.
@@ -89,13 +131,16 @@ impl OutputWatch {
             workers,
             added: Notify::new(),
             own_added: Notify::new(),
-            is_watching: AtomicBool::new(true),
+            unwatched: Mutex::default(),
         });
         let mut follower = JoinSet::new();
         // A simulation has no files, and its runtime no I/O.
         if !shared.workers.are_simulated() {
-            let watch = FirstWrite::new(shared.folder.path()).ok();
-            shared.note_watching(watch.is_some());
+            let (watch, unwatched) = match FirstWrite::new(shared.folder.path()) {
+                Ok(watch) => (Some(watch.into()), None),
+                Err(error) => (None, Some(error.into())),
+            };
+            shared.note_watching(unwatched);
             follower.spawn(Follower { shared: Arc::clone(&shared), elsewhere: None }.run(watch));
         }
         Self { shared, _follower: Arc::new(follower) }
@@ -106,9 +151,10 @@ impl OutputWatch {
         self.shared.folder.limit_errors()
     }
 
-    /// Reports whether inotify reports writes to outputs, so that quiet ones need not be polled.
-    pub fn is_watching(&self) -> bool {
-        self.shared.is_watching.load(Ordering::Relaxed)
+    /// Describes why inotify does not report writes to outputs, if so, and what to do.
+    pub fn unwatched(&self) -> Option<String> {
+        let unwatched = *self.shared.unwatched.lock().unwrap_or_else(PoisonError::into_inner);
+        unwatched.map(|why| why.describe(self.shared.folder.path()))
     }
 
     /// Changes the number of bytes kept of a task's output.
@@ -248,14 +294,15 @@ impl Shared {
         self.limit.load(Ordering::Relaxed)
     }
 
-    fn note_watching(&self, is_watching: bool) {
-        let before = self.is_watching.swap(is_watching, Ordering::Relaxed);
-        match (before, is_watching) {
-            (true, false) => {
-                tracing::warn!("no inotify instance is left: outputs are polled while tasks run");
-            }
-            (false, true) => tracing::info!("outputs are watched by inotify again"),
-            (true, true) | (false, false) => {}
+    /// Notes why the folder is not watched, or that it is. Logs each change.
+    fn note_watching(&self, unwatched: Option<Unwatched>) {
+        let mut known = self.unwatched.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *known, unwatched) == unwatched {
+            return;
+        }
+        match unwatched {
+            Some(why) => tracing::warn!("{}", why.describe(self.folder.path())),
+            None => tracing::info!("outputs are watched by inotify again"),
         }
     }
 
@@ -342,27 +389,27 @@ struct Follower {
 impl Follower {
     /// Waits for a first write, then ticks until nothing grows any more. Pauses after every write, so that writes to
     /// untracked files cost no more than others. Without a watch, ticks as long as tasks run.
-    async fn run(mut self, watch: Option<FirstWrite>) {
+    async fn run(mut self, mut watch: Option<Arc<FirstWrite>>) {
         let shared = Arc::clone(&self.shared);
-        let mut watch = watch.map(Arc::new);
         loop {
-            // Other processes of this user may have released an inotify instance.
-            watch = watch.or_else(|| FirstWrite::new(shared.folder.path()).ok().map(Arc::new));
-            let armed = watch.as_ref().filter(|watch| watch.arm());
+            let armed = arm(&mut watch, shared.folder.path());
             // A write between the last check and arming would go unnoticed, so check once more.
-            let (has_grown, lacks_watches) = self.tick(armed).await;
-            let armed = armed.filter(|_| !lacks_watches);
-            shared.note_watching(armed.is_some());
+            let (has_grown, lacks_watches) = self.tick(armed.as_ref().ok()).await;
+            let armed = if lacks_watches { Err(Unwatched::Exhausted) } else { armed };
+            shared.note_watching(armed.as_ref().err().copied());
             match armed {
-                Some(_) if has_grown => {}
-                Some(watch) => tokio::select! {
+                Ok(_) if has_grown => {}
+                Ok(watch) => tokio::select! {
                     result = watch.wait() => if result.is_err() { return },
                     () = until_answered(&mut self.elsewhere) => self.elsewhere = None,
                     () = shared.own_added.notified() => {}
                     () = shared.folder.kept.renewed() => {}
                 },
-                None if shared.lock().is_empty() => shared.added.notified().await,
-                None => {}
+                Err(_) if shared.lock().is_empty() => tokio::select! {
+                    () = shared.added.notified() => {}
+                    () = shared.folder.kept.renewed() => {}
+                },
+                Err(_) => {}
             }
             while self.tick(None).await.0 {
                 tokio::time::sleep(TICK).await;
@@ -416,6 +463,19 @@ impl Follower {
     }
 }
 
+/// Arms the watch of the folder; prepares it first if that has failed so far, as other processes of this user may have
+/// released an inotify instance.
+fn arm(watch: &mut Option<Arc<FirstWrite>>, folder: &Path) -> Result<Arc<FirstWrite>, Unwatched> {
+    let prepared = match watch.take() {
+        Some(prepared) => prepared,
+        None => FirstWrite::new(folder)?.into(),
+    };
+    let armed = prepared.arm();
+    *watch = Some(Arc::clone(&prepared));
+    armed?;
+    Ok(prepared)
+}
+
 /// Waits for the end of the pending check; forever if there is none.
 async fn until_answered(elsewhere: &mut Option<oneshot::Receiver<Elsewhere>>) {
     match elsewhere {
@@ -462,11 +522,11 @@ mod tests {
         let mut follower = Follower { shared: Arc::clone(&watch.shared), elsewhere: None };
         let first = Arc::new(FirstWrite::new(home.path()).unwrap());
         watch.track(plain, 1, false);
-        assert!(first.arm());
+        first.arm().unwrap();
         assert_eq!(follower.tick(Some(&first)).await, (true, false));
         assert_eq!(jobs.swap(0, Ordering::Relaxed), 1);
         watch.track_own(plain, 1, &target);
-        assert!(first.arm());
+        first.arm().unwrap();
         assert_eq!(follower.tick(Some(&first)).await, (true, false));
         assert_eq!(jobs.swap(0, Ordering::Relaxed), 2);
         fs::write(&target, "more").unwrap();

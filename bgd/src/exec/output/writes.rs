@@ -41,15 +41,15 @@ impl FirstWrite {
         Ok(Self { changes, folder: folder.to_path_buf(), elsewhere: Mutex::default() })
     }
 
-    /// Arms the watch for the folder. Returns false if it can't be watched or the system has no watch left.
-    pub fn arm(&self) -> bool {
+    /// Arms the watch for the folder.
+    ///
+    /// # Errors
+    /// The folder is gone, or the system has no watch left.
+    pub fn arm(&self) -> io::Result<()> {
         // The caller checks the files next, so earlier events are obsolete.
         while self.changes.get_ref().0.read_events().is_ok() {}
-        let folder = self.changes.get_ref().0.add_watch(&self.folder, ONCE);
-        if let Err(error) = &folder {
-            tracing::debug!(%error, "cannot watch the output folder");
-        }
-        folder.is_ok()
+        self.changes.get_ref().0.add_watch(&self.folder, ONCE)?;
+        Ok(())
     }
 
     /// Arms the watch for these files, which replace those of the last call. Blocks as long as their disks do. Returns
@@ -123,7 +123,7 @@ mod tests {
             (File::create(home.path().join("f")).unwrap(), File::create(&path).unwrap());
         let first = FirstWrite::new(home.path()).unwrap();
         let gone = other.path().join("gone");
-        let arm = |files: &[&Path]| first.arm() && first.arm_elsewhere(files.iter().copied());
+        let arm = |files: &[&Path]| first.arm().is_ok() && first.arm_elsewhere(files.iter().copied());
         for _ in 0..3 {
             assert!(arm(&[&path, &gone]));
             assert!(first.is_elsewhere());

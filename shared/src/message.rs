@@ -64,7 +64,7 @@ pub fn parse_request(line: &[u8]) -> Result<Request<'_>, RpcError> {
     let why = match &*request.jsonrpc {
         "2.0" => return Ok(request),
         "" => "`jsonrpc` is missing or empty: it must be \"2.0\"".to_owned(),
-        other => format!("`jsonrpc` is {other:?}, not \"2.0\""),
+        other => format!("`jsonrpc` is {:?}, not \"2.0\"", params::shortened(other)),
     };
     Err(RpcError::new(ErrorKind::InvalidRequest, why))
 }

@@ -175,7 +175,8 @@ fn wanted(expected: &str) -> String {
     }
 }
 
-fn shortened(text: &str) -> String {
+/// Returns the part of a client's text that an error repeats.
+pub fn shortened(text: &str) -> String {
     truncated(text, MAX_REPEATED)
 }
 

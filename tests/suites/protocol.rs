@@ -300,6 +300,34 @@ fn errors_have_kind_and_code_and_connection_stays_open() {
 }
 
 #[test]
+fn errors_repeat_only_the_beginning_of_long_params() {
+    let daemon = TestDaemon::start();
+    let mut wire = Wire::new(&daemon);
+    let long = "x".repeat(100_000);
+    let task = |params: Value| {
+        let mut task = json!({"argv": ["true"], "cwd": "/", "env": {}});
+        task.as_object_mut().unwrap().extend(params.as_object().unwrap().clone());
+        task
+    };
+    let variable = format!("{long}=");
+    let limit = json!({"soft": 1, "hard": 1});
+    for (method, params) in [
+        ("inbox.read", json!({"session": "s", "instance": long})),
+        ("task.submit", task(json!({"cwd": long}))),
+        ("task.submit", task(json!({"env": {&variable: ""}}))),
+        ("task.submit", task(json!({"chosen": {"env": [variable]}}))),
+        ("task.submit", task(json!({"rlimits": {&long: limit}}))),
+    ] {
+        let id = wire.request(method, &params);
+        let error = wire.answer(id)["error"].to_string();
+        assert!(error.contains("xxx…") && error.len() < 1000, "{method}: {error:.2000}");
+    }
+    wire.send(&json!({"jsonrpc": long, "id": 1, "method": "hello"}).to_string());
+    let error = wire.line()["error"].to_string();
+    assert!(error.contains("xxx…") && error.len() < 1000, "{error:.2000}");
+}
+
+#[test]
 fn invalid_session_and_channel_params_are_refused() {
     let daemon = TestDaemon::start();
     let mut wire = Wire::new(&daemon);

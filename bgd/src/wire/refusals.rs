@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
 use bgd_shared::limits;
+use bgd_shared::params::shortened;
 use bgd_shared::show::count;
 use bgd_shared::task::Status;
 use bytesize::ByteSize;
@@ -60,7 +61,7 @@ pub fn of_core(error: CoreError) -> RpcError {
         CoreError::NotAsked(id, request, current) => not_asked(id, request, current),
         CoreError::NoSuchOption(id, option, known) => RpcError::new(
             ErrorKind::InvalidParams,
-            format!("{option:?} is not an option of the question of task {id}"),
+            format!("{:?} is not an option of the question of task {id}", shortened(&option)),
         )
         .hint(format!("the options are {}", known.join(", "))),
         CoreError::StillActive(id, status) => still_active(id, status),

@@ -7,6 +7,7 @@ use bgd_shared::agent::AgentSettings;
 use bgd_shared::error::RpcError;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits;
+use bgd_shared::params::shortened;
 use bgd_shared::request::{OriginTerminal, SubmitParams};
 use bgd_shared::task::Origin;
 use bgd_shared::text::{Env, OsText};
@@ -54,11 +55,12 @@ impl Submission {
             .ok_or_else(|| invalid("`env` is missing: give the complete environment, an object"))?;
         check_no_nul("cwd", &cwd)?;
         if !cwd.as_bytes().starts_with(b"/") {
-            return Err(invalid(format!("`cwd` is {:?}, which is not absolute", cwd.to_string_lossy())));
+            let cwd = shortened(&cwd.to_string_lossy());
+            return Err(invalid(format!("`cwd` is {cwd:?}, which is not absolute")));
         }
         for (name, value) in &env.0 {
             if name.is_empty() || name.contains(['=', '\0']) {
-                return Err(invalid(format!("`env`: {name:?} is not a valid variable name")));
+                return Err(invalid(format!("`env`: {:?} is not a valid variable name", shortened(name))));
             }
             check_no_nul(format_args!("env.{name}"), value)?;
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bgd_shared::error::RpcError;
 use bgd_shared::long_env;
+use bgd_shared::params::shortened;
 use bgd_shared::ready::Ready;
 use bgd_shared::request::{LOCAL_EXECUTOR, Stdin, SubmitParams};
 use bgd_shared::text::{Env, OsText};
@@ -131,6 +132,7 @@ pub fn on_request(params: &mut SubmitParams) -> Result<OnRequest, RpcError> {
     resources.check().map_err(|(name, what)| invalid(format!("`resources.{name}` {what}")))?;
     let chosen = std::mem::take(&mut params.chosen);
     if let Some(name) = chosen.env.iter().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
+        let name = shortened(name);
         return Err(invalid(format!("`chosen.env`: {name:?} is not a valid variable name")));
     }
     // `executor.list` names this machine, too.
@@ -229,7 +231,8 @@ fn check_rlimits(rlimits: &bgd_shared::rlimit::Rlimits) -> Result<(), RpcError> 
     for name in rlimits.keys() {
         if !known.iter().any(|(resource, _)| resource == name) {
             let names: Vec<_> = known.iter().map(|(resource, _)| *resource).collect();
-            return Err(invalid(format!("`rlimits`: {name:?} is not one of {}", names.join(", "))));
+            let (name, names) = (shortened(name), names.join(", "));
+            return Err(invalid(format!("`rlimits`: {name:?} is not one of {names}")));
         }
     }
     Ok(())

@@ -237,7 +237,7 @@ pub struct Output {
     /// something truncated it, as `>/dev/stderr` in a script does. They are in no file and not counted in `bytes`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lost_bytes: u64,
-    /// Error of the last lost write, or that the file was truncated.
+    /// Error of the last lost write, or that the file was truncated or removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_because: Option<String>,
 }

@@ -413,6 +413,21 @@ fn r20_output_erased_by_truncating_its_file_is_reported_as_lost() {
 }
 
 #[test]
+fn r20_output_whose_file_was_removed_is_reported_as_lost() {
+    let daemon = TestDaemon::start();
+    let mut watch = daemon.watch();
+    let id = echo(&daemon);
+    daemon.wait_running(id);
+    write(&daemon, id, "hello\n", false);
+    let task = watch.until(|event| event.task.output.bytes == 6).task;
+    fs::remove_file(&task.output.path).unwrap();
+    write(&daemon, id, "", true);
+    let output = daemon.block(&[id]).remove(0).output;
+    assert_eq!((output.bytes, output.lost_bytes), (0, 6));
+    assert_eq!(output.lost_because.as_deref(), Some("its file was removed while the task ran"));
+}
+
+#[test]
 fn task_that_wrote_nothing_has_empty_output() {
     let daemon = TestDaemon::start();
     let id = ended(&daemon, "true");

@@ -518,7 +518,7 @@ pub enum Fact {
         /// Why, for people.
         why: Box<str>,
     },
-    /// An output file was truncated by something other than the daemon; later output starts at its beginning.
+    /// An output file was truncated or removed by something other than the daemon; later output starts at its beginning.
     Erased {
         /// Output bytes that were in the file, per stream, including dropped ones.
         bytes: [u64; 2],

@@ -37,6 +37,9 @@ const REPORT_TICKS: u32 = 2;
 /// Why output is lost that was in a file when it was truncated.
 const ERASED: &str = "its file was truncated, as by `>/dev/stderr`: write `>&2` or `>>/dev/stderr`";
 
+/// Why output is lost that was in a file when it was removed.
+const REMOVED: &str = "its file was removed while the task ran";
+
 /// How long the end of a task waits for the size of an output outside the folder; then the last known size counts.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -49,7 +52,7 @@ pub struct Tracked {
     own: Option<Arc<OsText>>,
     size: [u64; 2],
     dropped: [u64; 2],
-    /// Bytes erased by truncating a file, unless they were reported already.
+    /// Bytes erased by truncating or removing a file, unless they were reported already.
     #[serde(default)]
     erased: [u64; 2],
     #[serde(rename = "ticks_to_tell")]
@@ -210,7 +213,7 @@ impl OutputWatch {
             tracked
         };
         tracked = self.last_look(task, tracked).await;
-        if let Some(fact) = tracked.take_erased() {
+        if let Some(fact) = tracked.take_erased(&self.shared.folder, task) {
             self.shared.facts.send(task, run, fact);
         }
         if let Some(known) = self.shared.lock().get_mut(&task).filter(|known| known.run == run) {
@@ -269,10 +272,13 @@ impl Tracked {
         size != before
     }
 
-    /// Returns what to report of truncated files, once.
-    fn take_erased(&mut self) -> Option<Fact> {
+    /// Returns what to report of truncated and removed files, once.
+    fn take_erased(&mut self, folder: &OutputFolder, task: TaskId) -> Option<Fact> {
         let bytes = std::mem::take(&mut self.erased);
-        (bytes != [0; 2]).then(|| Fact::Erased { bytes, why: ERASED.into() })
+        let mut streams = [Stream::Stdout, Stream::Stderr].into_iter().zip(bytes);
+        let is_removed = streams.any(|(stream, bytes)| bytes > 0 && folder.is_missing(task, stream));
+        let why = if is_removed { REMOVED } else { ERASED };
+        (bytes != [0; 2]).then(|| Fact::Erased { bytes, why: why.into() })
     }
 
     /// Returns the sizes of its files; `None` if one is outside the folder.
@@ -334,7 +340,7 @@ impl Shared {
             let run = tracked.run;
             let is_current = |known: &&mut Tracked| known.run == run && (known.size, known.dropped) == before;
             if let Some(known) = self.lock().get_mut(&task).filter(is_current) {
-                let erased = tracked.take_erased();
+                let erased = tracked.take_erased(&self.folder, task);
                 *known = tracked;
                 for fact in erased.into_iter().chain([fact]) {
                     self.facts.send(task, run, fact);

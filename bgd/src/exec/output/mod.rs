@@ -232,13 +232,21 @@ impl OutputFolder {
         [size(Stream::Stdout), if split { size(Stream::Stderr) } else { 0 }]
     }
 
+    /// Returns the state of a stream's file, or of the link in its place.
+    fn own_stat(&self, task: TaskId, stream: Stream) -> Result<FileStat, Errno> {
+        fstatat(&*self.kept.handle(), name(task, stream).as_str(), AtFlags::AT_SYMLINK_NOFOLLOW)
+    }
+
+    /// Reports whether a stream has no file.
+    pub fn is_missing(&self, task: TaskId, stream: Stream) -> bool {
+        self.own_stat(task, stream).is_err_and(|error| error == Errno::ENOENT)
+    }
+
     /// Like [`Self::sizes`], but follows no links. `None` if a file is a link: its target may be on a disk that hangs.
     pub fn sizes_unless_linked(&self, task: TaskId, split: bool) -> Option<[u64; 2]> {
         let size = |stream| {
-            let (folder, name) = (self.kept.handle(), name(task, stream));
-            let stat = fstatat(&*folder, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
             let is_link = |stat: &FileStat| stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFLNK.bits();
-            match stat {
+            match self.own_stat(task, stream) {
                 Ok(stat) if is_link(&stat) => None,
                 Ok(stat) => Some(stat.st_size.cast_unsigned()),
                 Err(_) => Some(0),

@@ -231,6 +231,24 @@ fn r126_events_continue_without_gap_and_inbox_follows_next_daemon() {
 }
 
 #[test]
+fn r126_events_from_before_a_restart_are_reported_as_missing() {
+    let mut daemon = TestDaemon::durable("");
+    let id = daemon.submit(&["true"]);
+    daemon.block(&[id]);
+    let before = daemon.status();
+    daemon.kill9();
+    daemon.launch();
+    let mut events = begin(&daemon, &["events", "--since", &format!("{}:0", before.instance)]);
+    let line = BufReader::new(events.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    let gap: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!((gap["kind"].as_str(), gap["from"].as_u64()), (Some("gap"), Some(1)), "{line}");
+    assert!(gap["to"].as_u64() >= Some(before.seq), "{line}");
+    events.kill().unwrap();
+    events.wait().unwrap();
+    stop(&daemon);
+}
+
+#[test]
 fn r126_attached_terminal_continues_with_next_daemon() {
     let mut daemon = TestDaemon::durable("");
     let line = "printf say:; read x; echo \"you said $x\"; read y";

@@ -17,14 +17,15 @@ fn r146_job_gets_folder_environment_and_arguments_of_task_as_root() {
     let site = Site::start();
     let folder = site.daemon.home().join("it's here");
     fs::create_dir(&folder).unwrap();
-    let line = "pwd; umask; echo \"$NEW\" \"${BGD_INSTANCE-none}\" \"${BGD_BRIDGE_ID-none}\" $BGD_GROUP; echo late >&2; exit 3";
+    let line = "pwd; umask; echo \"$NEW\" \"${BGD_INSTANCE-none}\" \"${BGD_BRIDGE_ID-none}\" $BGD_GROUP; \
+                echo \"${LC_ALL-none}\"; echo late >&2; exit 3";
     let cwd = folder.to_str().unwrap();
     let id = site.submit(&["--env", "NEW=x  'y", "--cwd", cwd, "--split"], line);
     let task = site.ended(id);
     let mask = Outcome::of(std::process::Command::new("sh").args(["-c", "umask"])).stdout_text();
     assert_eq!(
         String::from_utf8(site.daemon.stream(id, Stream::Stdout)).unwrap(),
-        format!("{cwd}\n{}\nx  'y none none hpc\n", mask.trim())
+        format!("{cwd}\n{}\nx  'y none none hpc\nnone\n", mask.trim())
     );
     assert_eq!(site.daemon.stream(id, Stream::Stderr), b"late\n");
     assert_eq!((task.status, task.exit), (Status::Failed, Some(Exit::Code(3))));

@@ -16,14 +16,15 @@ fn r146_job_runs_through_login_node_as_root() {
     // Everything started by ssh inherits it.
     site.login().wrap("umask 027");
     let home = site.login().daemon.home().to_str().unwrap().to_owned();
-    let line = "pwd; umask; echo \"$NEW\" \"${OLD-none}\" \"${BGD_INSTANCE-none}\" $BGD_GROUP; echo late >&2; exit 3";
+    let line = "pwd; umask; echo \"$NEW\" \"${OLD-none}\" \"${BGD_INSTANCE-none}\" $BGD_GROUP; \
+                echo \"${LC_ALL-none}\"; echo late >&2; exit 3";
     let mut command =
         site.daemon.bgctl(&["submit", "--on", "hpc", "--env", "NEW=x  'y", "--split", "--shell", line]);
     let id: TaskId = bgd_tests::Outcome::of(command.env("OLD", "here")).word();
     let task = site.ended(id);
     assert_eq!(
         String::from_utf8(site.daemon.stream(id, Stream::Stdout)).unwrap(),
-        format!("{home}\n0027\nx  'y none none hpc\n")
+        format!("{home}\n0027\nx  'y none none hpc\nnone\n")
     );
     assert_eq!(site.daemon.stream(id, Stream::Stderr), b"late\n");
     assert_eq!((task.status, task.exit), (Status::Failed, Some(Exit::Code(3))));

@@ -3,6 +3,9 @@
 #
 # $1: folder of the files, which are named by their indexes in the array   $2: folder for the notes
 
+# The command that submitted the job had this locale, as its messages are parsed. The task's own is in its file.
+[ "${LC_ALL-}" != C ] || unset LC_ALL
+
 _bgd_umask=$(umask)
 umask 077
 _bgd_file=$1/${SLURM_ARRAY_TASK_ID:-0}

@@ -335,6 +335,21 @@ mod tests {
     }
 
     #[test]
+    fn r146_job_does_not_get_the_locale_of_the_command_that_submitted_it() {
+        let argv: [&[u8]; 3] = [b"sh", b"-c", b"printf %s \"${LC_ALL-none}\""];
+        for shell in SHELLS {
+            for (own, found) in [(vec![], "none"), (vec![("LC_ALL", &b"C"[..])], "C")] {
+                let work = Work::new();
+                let out = work.path("out");
+                let own = Command { env: own, ..command(&out, &argv) };
+                work.job(shell, &own).env("LC_ALL", "C").status().unwrap();
+                assert_eq!(work.last_note(), (NoteKind::Exit, "0 0\n".to_owned()), "{shell}");
+                assert_eq!(fs::read_to_string(out).unwrap(), found, "{shell}");
+            }
+        }
+    }
+
+    #[test]
     fn r147_arguments_arrive_unchanged() {
         let argv: Vec<&[u8]> =
             vec![b"sh", b"-c", TELL, b"sh", b"it's", b"", b"-n", b"a\nb\\", b"\xff$HOME`id`"];

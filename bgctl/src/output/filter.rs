@@ -53,7 +53,7 @@ impl TextFilter {
         std::mem::take(&mut self.shown.text)
     }
 
-    /// Like [`Self::push`], for bytes at this offset of an output in which attempts start at these offsets. Each attempt
+    /// Like [`Self::push`], for bytes at this offset of an output in which attempts start at these offsets. Each of them
     /// has a terminal of its own, so it begins on the main screen, however the earlier one has ended.
     pub fn push_at(&mut self, offset: u64, bytes: &[u8], starts: &[u64]) -> String {
         let mut text = String::new();

@@ -10,10 +10,11 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bgd_shared::id::TaskId;
+use bgd_shared::mutex::Mutex;
 use bgd_shared::request::Stream;
 use bgd_shared::text::OsText;
 use nix::errno::Errno;
@@ -100,8 +101,8 @@ impl Unwatched {
     /// Describes the consequence for a user, and what to do.
     fn describe(self, folder: &Path) -> String {
         match self {
-            Self::Exhausted => "no inotify instance or watch is left for this user, so outputs are polled 4 times a \
-                second while tasks run; raise fs.inotify.max_user_instances or max_user_watches"
+            Self::Exhausted => "no inotify instance or watch is left for this user, so outputs are polled \
+                4 times a second while tasks run; raise fs.inotify.max_user_instances or max_user_watches"
                 .to_owned(),
             Self::Removed => format!(
                 "{} was removed, and the outputs of all tasks with it; the next task recreates it",
@@ -156,7 +157,7 @@ impl OutputWatch {
 
     /// Describes why inotify does not report writes to outputs, if so, and what to do.
     pub fn unwatched(&self) -> Option<String> {
-        let unwatched = *self.shared.unwatched.lock().unwrap_or_else(PoisonError::into_inner);
+        let unwatched = *self.shared.unwatched.lock();
         unwatched.map(|why| why.describe(self.shared.folder.path()))
     }
 
@@ -292,17 +293,13 @@ impl Tracked {
 }
 
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<TaskId, Tracked>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)
     }
 
     /// Notes why the folder is not watched, or that it is. Logs each change.
     fn note_watching(&self, unwatched: Option<Unwatched>) {
-        let mut known = self.unwatched.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.unwatched.lock();
         if std::mem::replace(&mut *known, unwatched) == unwatched {
             return;
         }
@@ -315,7 +312,7 @@ impl Shared {
     /// Checks the running tasks' files in the folder. Returns whether any has grown, and the tasks whose files are
     /// elsewhere.
     fn tick(&self) -> (bool, Vec<(TaskId, Tracked)>) {
-        let running = self.lock().iter().map(|(task, known)| (*task, known.clone())).collect::<Vec<_>>();
+        let running = self.running.lock().iter().map(|(task, known)| (*task, known.clone())).collect::<Vec<_>>();
         let is_here = |(task, tracked): &(TaskId, Tracked)| tracked.sizes_here(&self.folder, *task).is_some();
         let (here, elsewhere) = running.into_iter().partition(is_here);
         (self.look(here), elsewhere)
@@ -339,7 +336,7 @@ impl Shared {
             // If the run has ended meanwhile, `settle` reports its final size; another run has its own entry.
             let run = tracked.run;
             let is_current = |known: &&mut Tracked| known.run == run && (known.size, known.dropped) == before;
-            if let Some(known) = self.lock().get_mut(&task).filter(is_current) {
+            if let Some(known) = self.running.lock().get_mut(&task).filter(is_current) {
                 let erased = tracked.take_erased(&self.folder, task);
                 *known = tracked;
                 for fact in erased.into_iter().chain([fact]) {

@@ -57,6 +57,9 @@ pub struct Note {
     /// Whether it has left tasks running at its end, for the next daemon to continue.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub left: bool,
+    /// The path of its journal if that was not there at its end, so that the next daemon does not find its tasks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing_journal: Option<OsText>,
 }
 
 impl Note {
@@ -185,6 +188,7 @@ mod tests {
             pid: NonZeroI32::new(7),
             durable: true,
             left: true,
+            missing_journal: Some("/state/journal.db".into()),
         };
         std::fs::write(&path, note.text()).unwrap();
         assert_eq!(Note::read(&path), note);

@@ -1,5 +1,6 @@
 //! Clients that wait while a durable daemon is killed (R126): they continue with the next one.
 
+use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 
@@ -325,6 +326,27 @@ fn r126_waiter_fails_if_tasks_are_lost_or_daemon_was_stopped() {
         daemon.launch();
         daemon.run(&["daemon", "stop", "--cancel"]).success();
     }
+}
+
+#[test]
+fn r131_waiter_reports_tasks_lost_with_a_removed_journal() {
+    let mut daemon = TestDaemon::durable("");
+    let id = daemon.submit_shell("exec sleep 1000");
+    let process = Process::open(daemon.wait_running(id).pid.unwrap()).unwrap();
+    let name = id.to_string();
+    for args in [&["block", &*name][..], &["events"]] {
+        let waits = blocked(&daemon, daemon.bgctl(args));
+        fs::remove_dir_all(daemon.state_dir()).unwrap();
+        daemon.stop();
+        let (exited, _, stderr) = ended(waits);
+        assert_eq!(exited, Some(69), "{stderr}");
+        let parts = ["its tasks are lost", "journal.db was removed", "put the journal's folder back"];
+        assert!(parts.iter().all(|part| stderr.contains(part)), "{stderr}");
+        assert!(!stderr.contains("the next daemon takes"), "{stderr}");
+        daemon.launch();
+        process.gone();
+    }
+    daemon.run(&["daemon", "stop"]).success();
 }
 
 /// Only whoever restarts the daemon starts the next one: `--no-start` would not.

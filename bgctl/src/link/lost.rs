@@ -7,6 +7,7 @@ use bgd_shared::request::{
     InboxList, InboxRead, Method as _, TaskClear, TaskContinue, TaskEdit, TaskGet, TaskHold, TaskList,
     TaskOutput, TaskPause, TaskResultOf, TaskSignal, TaskSubmit, TaskSubmitMany, TaskWrite,
 };
+use bgd_shared::show::missing_journal;
 use bgd_shared::ssh::program;
 
 use super::host::Host;
@@ -124,6 +125,13 @@ pub fn stopped() -> Failure {
     let message =
         "the daemon was stopped; tasks it did not cancel keep running, and the next daemon takes them over";
     Failure::new(Code::NO_DAEMON, CONNECTION_LOST, message).hint("repeat the command to continue")
+}
+
+/// Creates a failure for a durable daemon that was stopped while a client waited, and whose journal is not at this path.
+pub fn without_journal(path: &str) -> Failure {
+    let message = format!("the daemon was stopped, and its tasks are lost: {}", missing_journal(path));
+    Failure::new(Code::NO_DAEMON, CONNECTION_LOST, message)
+        .hint("put the journal's folder back before the next daemon starts: then that finds them again")
 }
 
 /// Creates a failure: `what` does not work with a daemon on a remote machine.

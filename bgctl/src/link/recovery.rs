@@ -124,9 +124,12 @@ impl Link {
             client.until_closed()?;
         }
         let socket = self.socket()?;
+        // The user must check a call that may have been carried out before repeating it.
+        let only_waited = is_refused || failure.kind == CONNECTION_LOST;
+        if only_waited && let Some(path) = successor::missing_journal(&socket) {
+            return Err(lost::without_journal(&path));
+        }
         let Some(next) = self.successors.next(&socket, self.options.starts) else {
-            // The user must check a call that may have been carried out before repeating it.
-            let only_waited = is_refused || failure.kind == CONNECTION_LOST;
             return Err(if only_waited && successor::was_stopped(&socket) {
                 lost::stopped()
             } else {

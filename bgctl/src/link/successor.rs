@@ -105,6 +105,13 @@ pub fn was_stopped(socket: &SocketPath) -> bool {
     durable_at(socket).is_some_and(|note| note.phase == Phase::Ending)
 }
 
+/// Returns the path of the journal of the last daemon at this socket, if that was stopped and the journal was not there:
+/// the next daemon does not have its tasks.
+pub fn missing_journal(socket: &SocketPath) -> Option<String> {
+    let note = durable_at(socket).filter(|note| note.phase == Phase::Ending)?;
+    Some(note.missing_journal?.to_string_lossy().into_owned())
+}
+
 /// Reports whether the last daemon at this socket may have left tasks running.
 pub fn has_left(socket: &SocketPath) -> bool {
     durable_at(socket).is_some_and(|note| note.left || note.phase != Phase::Ending)

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::holder::{Note, Phase};
 use bgd_shared::socket::SocketPath;
+use bgd_shared::text::OsText;
 use bgd_shared::time::Timestamp;
 use bgd_shared::transport::AsyncListener;
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
@@ -36,7 +37,7 @@ use crate::exec::processes::reaper;
 use crate::exec::spawner::{self, SpawnSettings};
 use crate::exec::strays::Strays;
 use crate::exec::threads::workers::Workers;
-use crate::journal::{self, Journal};
+use crate::journal::{self, Journal, JournalFile};
 use crate::keeper::client::Keeper;
 use crate::os::clock::Stamp;
 use crate::os::program::Program;
@@ -49,6 +50,9 @@ use crate::wire::status::Identity;
 
 /// How long reads in progress may take at shutdown.
 const LAST_READS: Duration = Duration::from_secs(5);
+
+/// How long the look whether the journal is there may take at shutdown.
+const LAST_LOOK: Duration = Duration::from_secs(1);
 
 /// Creates the runtime of the daemon's first thread. Fails if there are no free file descriptors.
 pub(super) fn runtime() -> io::Result<LocalRuntime> {
@@ -90,6 +94,8 @@ pub(super) struct Daemon {
     cgroup: Option<PathBuf>,
     strays: Arc<Strays>,
     keeper: Option<Arc<Keeper>>,
+    /// The file of a durable daemon's journal.
+    journal: Option<JournalFile>,
     workers: Workers,
 }
 
@@ -163,6 +169,7 @@ impl Daemon {
             cgroup,
             strays,
             keeper,
+            journal: None,
             workers,
         })
     }
@@ -173,6 +180,7 @@ impl Daemon {
     }
 
     pub(super) fn make_durable(&mut self, journal: Journal, warning: Option<String>) {
+        self.journal = journal.file().cloned();
         self.dispatcher.make_durable(journal, warning, apart::can_leave(self.cgroup.as_deref()));
     }
 
@@ -210,7 +218,8 @@ impl Daemon {
 
         leaving.send_replace(true);
         let mut address = keeping.await.map_err(|error| Failure::new(70, error.to_string()))?;
-        let note = Note { phase: Phase::Ending, left: ending.leaves_any(), ..note };
+        let missing_journal = missing_path(self.journal, &self.workers).await;
+        let note = Note { phase: Phase::Ending, left: ending.leaves_any(), missing_journal, ..note };
         // Clients find one or the other, and must not mistake this daemon for one that has lost its socket.
         instance.write_note(note.clone());
         address.write_note(note);
@@ -301,6 +310,13 @@ fn elsewhere(config: &Config, context: &Context, state: &Path, name: &str) -> El
     }
 }
 
+/// Returns the path of the journal's file if it is not there. `None` if its disk does not respond.
+async fn missing_path(journal: Option<JournalFile>, workers: &Workers) -> Option<OsText> {
+    let journal = journal?;
+    let look = workers.look(move || journal.missing_path().map(|path| OsText::from(path.as_os_str())));
+    tokio::time::timeout(LAST_LOOK, look).await.ok()??
+}
+
 /// Kills the remaining processes of tasks. If that succeeds, removes the instance, so that the next daemon has nothing
 /// to clean up. The keeper ends by itself once it holds nothing.
 fn end_all(
@@ -312,10 +328,11 @@ fn end_all(
     let keeper = keeper.map(|keeper| keeper.socket().pid);
     if strays.end(ending.is_urgent(), (ending.left(), keeper), &instance.output()) {
         instance.end();
-        let Note { instance, durable, left, .. } = address.note();
+        let Note { instance, durable, left, missing_journal, .. } = address.note();
         // By its ID, clients recognize that the next daemon continues its tasks.
         let instance = if durable { instance } else { String::new() };
-        address.write_note(Note { phase: Phase::Ending, instance, durable, left, ..Note::default() });
+        let phase = Phase::Ending;
+        address.write_note(Note { phase, instance, durable, left, missing_journal, ..Note::default() });
     } else {
         tracing::warn!("some processes do not end; the next daemon will try again");
     }

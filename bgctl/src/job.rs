@@ -2,9 +2,9 @@
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 use bgd_shared::agent::{AgentListParams, AgentSettings};
+use bgd_shared::mutex::Mutex;
 use bgd_shared::request::{Chosen, SubmitParams};
 use bgd_shared::rlimit;
 use bgd_shared::text::{Env, OsText};
@@ -164,7 +164,7 @@ fn variable((name, value): (String, String)) -> (Box<str>, OsText) {
 fn own_umask() -> u32 {
     // Another thread must not read what this one has set.
     static READING: Mutex<()> = Mutex::new(());
-    let _reading = READING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _reading = READING.lock();
     let mask = umask(Mode::S_IRWXG | Mode::S_IRWXO);
     umask(mask);
     mask.bits() & 0o777

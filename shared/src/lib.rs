@@ -34,6 +34,7 @@ pub mod id;
 pub mod limits;
 pub mod long_env;
 pub mod message;
+pub mod mutex;
 pub mod notice;
 pub mod order;
 pub mod params;

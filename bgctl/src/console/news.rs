@@ -4,12 +4,13 @@
 //! daemon never has to drop any.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 
 use bgd_shared::client::{Client, ClientError};
 use bgd_shared::event::{Event, EventKind};
 use bgd_shared::id::TaskId;
+use bgd_shared::mutex::Mutex;
 use bgd_shared::request::{ListParams, SubscribeParams, TaskList};
 use bgd_shared::show;
 use bgd_shared::task::{Origin, Status, Task};
@@ -53,7 +54,7 @@ impl News {
 
     /// Returns the number of the current connection.
     pub fn connection(&self) -> u32 {
-        lock(&self.place).connection
+        self.place.lock().connection
     }
 
     /// Subscribes over a new connection. `is_same`: to the same daemon, so that what has happened meanwhile comes first.
@@ -62,7 +63,7 @@ impl News {
     /// The daemon refuses, or is gone.
     pub fn follow(&self, client: Client, is_same: bool) -> Result<(), Failure> {
         let (connection, seq) = {
-            let mut place = lock(&self.place);
+            let mut place = self.place.lock();
             place.connection += 1;
             (place.connection, place.seq)
         };
@@ -75,7 +76,7 @@ impl News {
             let list =
                 ListParams { session, status, limit: Some(1000), after: None, ..ListParams::default() };
             let watch = Watch::of(&events.call::<TaskList>(&list)?.tasks);
-            *lock(&self.place) = Place { connection, seq: events.seq(), watch };
+            *self.place.lock() = Place { connection, seq: events.seq(), watch };
         }
         let (place, speaker) = (Arc::clone(&self.place), self.speaker.clone());
         let run = move || {
@@ -85,17 +86,13 @@ impl News {
                     end => break end,
                 }
             };
-            if end.is_err() && lock(&place).connection == connection {
+            if end.is_err() && place.lock().connection == connection {
                 speaker.say(Said::NewsLost);
             }
         };
         let thread = thread::Builder::new().name("news".to_owned()).spawn(run);
         thread.map(drop).map_err(|error| Failure::io("can't start a thread", &error))
     }
-}
-
-fn lock(place: &Mutex<Place>) -> MutexGuard<'_, Place> {
-    place.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits for an event and reports it. Returns false if nobody is listening any longer, or on another connection.
@@ -106,7 +103,7 @@ fn tell_next(
     speaker: &MessageSender,
 ) -> Result<bool, ClientError> {
     let heard = events.next()?;
-    let mut place = lock(place);
+    let mut place = place.lock();
     if place.connection != connection {
         return Ok(false);
     }

@@ -2,9 +2,9 @@
 
 use std::io;
 use std::process::{Child, Command, ExitStatus};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use bgd_shared::mutex::Mutex;
 use bgd_shared::proc::{self, ProcessStat};
 use nix::poll::PollFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
@@ -38,14 +38,14 @@ static IS_ENDING: Mutex<bool> = Mutex::new(false);
 
 /// Starts an ssh, unless this process is about to end.
 pub fn spawn(command: &mut Command) -> io::Result<Child> {
-    let is_ending = IS_ENDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_ending = IS_ENDING.lock();
     if *is_ending { Err(io::Error::other("bgctl ends")) } else { command.spawn() }
 }
 
 /// Kills all children of this process, and prevents further ssh from being started. For a process that exits while
 /// threads still connect to hosts: their ssh would keep running for as long as it takes to reach the hosts.
 pub fn end_children() {
-    *IS_ENDING.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    *IS_ENDING.lock() = true;
     let own = std::process::id();
     for pid in proc::children(own) {
         let Some(child) = Pid::from_raw(pid) else { continue };
@@ -65,7 +65,7 @@ pub struct Carriers(Mutex<Vec<Child>>);
 impl Carriers {
     /// Adds the ssh of a new connection, and reaps those that have ended.
     pub fn add(&self, ssh: Child) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.retain_mut(|ssh| matches!(ssh.try_wait(), Ok(None)));
         all.push(ssh);
     }

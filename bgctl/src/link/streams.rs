@@ -6,10 +6,11 @@ use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::process::{Child, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
+use bgd_shared::mutex::Mutex;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -92,7 +93,7 @@ impl Streams {
 
     /// Returns why not everything was passed on, if data is known to be lost.
     pub fn take_lost(&self) -> Option<Failure> {
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.lost.lock().take()
     }
 }
 
@@ -160,7 +161,7 @@ fn carry(
     let lost = Arc::clone(lost);
     let carries = move || {
         if let Err(error) = pass_on(&from, &to) {
-            let mut lost = lost.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut lost = lost.lock();
             lost.get_or_insert_with(|| Failure::io(what, &error));
         }
         // A caller that waits for the end must find everything written and closed.

@@ -7,9 +7,9 @@
 //! been reported. The server's own notes, such as a restart of the daemon, are handled the same way but have no number.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bgd_shared::id::TaskId;
+use bgd_shared::mutex::Mutex;
 use bgd_shared::notice::InboxItem;
 use bgd_shared::show::count;
 use rmcp::model::RequestId;
@@ -78,13 +78,9 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Registers a request.
     pub fn begins(&self, request: &RequestId) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let is_new = state.requests.insert(request.clone(), Phase::Running).is_none();
         if !is_new {
             state.requests.insert(request.clone(), Phase::Twice);
@@ -96,12 +92,12 @@ impl Ledger {
 
     /// Adds a note of the server's own.
     pub fn note(&self, text: impl Into<String>) {
-        self.state().notes.push((Delivery::Free, text.into()));
+        self.state.lock().notes.push((Delivery::Free, text.into()));
     }
 
     /// Cancels a request: no answer is sent, unless it is being written already.
     pub fn cancelled(&self, request: &RequestId) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if matches!(state.requests.get(request), Some(Phase::Running | Phase::Twice)) {
             state.ends(request);
             state.release(request);
@@ -111,14 +107,14 @@ impl Ledger {
 
     /// Marks the answer as handed to standard output.
     pub fn sends(&self, request: &RequestId) {
-        if let Some(phase @ Phase::Running) = self.state().requests.get_mut(request) {
+        if let Some(phase @ Phase::Running) = self.state.lock().requests.get_mut(request) {
             *phase = Phase::Sending;
         }
     }
 
     /// Records whether an answer was written. Returns the items that may be acknowledged now, if there are new ones.
     pub fn sent(&self, request: &RequestId, is_written: bool) -> Option<Done> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.ends(request)?;
         self.over.send_replace(());
         if !is_written {
@@ -135,7 +131,7 @@ impl Ledger {
 
     /// Returns the last known item. Call this before reading an inbox, for [`Self::begins_at`].
     pub fn last(&self) -> Done {
-        let state = self.state();
+        let state = self.state.lock();
         let last = state.items.last_key_value().map_or(0, |(last, _)| *last);
         Done { instance: state.instance.clone(), upto: last.max(state.done) }
     }
@@ -144,7 +140,7 @@ impl Ledger {
     /// items have left the inbox: another client of this session acknowledged them, or they were lost. If the inbox is
     /// empty, all items known before the read have left it.
     pub fn begins_at(&self, instance: &str, first: Option<u64>, known: &Done) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.of_instance(instance);
         let known = if known.instance == instance { known.upto } else { 0 };
         state.forget_up_to(first.map_or(known, |first| first.saturating_sub(1)));
@@ -153,7 +149,7 @@ impl Ledger {
     /// Reports whether the answer to this request may report anything: the request was not cancelled and its id is
     /// unique.
     pub fn takes(&self, request: &RequestId) -> bool {
-        self.state().is_running(request)
+        self.state.lock().is_running(request)
     }
 
     /// Puts items that have left the inbox, whose earlier answer was not written and which `wanted` accepts, into the
@@ -163,7 +159,7 @@ impl Ledger {
         request: &RequestId,
         mut wanted: impl FnMut(&InboxItem) -> bool,
     ) -> Vec<InboxItem> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if !state.is_running(request) {
             return Vec::new();
         }
@@ -189,7 +185,7 @@ impl Ledger {
         items: Vec<InboxItem>,
         mut wanted: impl FnMut(&InboxItem) -> bool,
     ) -> Vec<InboxItem> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.of_instance(instance);
         let mut claimed = Vec::new();
         for item in items {
@@ -210,7 +206,7 @@ impl Ledger {
 
     /// Puts the server's own notes into the answer to a request.
     pub fn claim_notes(&self, request: &RequestId) -> Vec<String> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if !state.is_running(request) {
             return Vec::new();
         }
@@ -224,7 +220,7 @@ impl Ledger {
 
     /// Records how many items were lost before those still in the inbox.
     pub fn record_lost(&self, instance: &str, lost: u64) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.of_instance(instance);
         let new = lost.saturating_sub(state.lost);
         state.lost = lost;
@@ -240,7 +236,7 @@ impl Ledger {
 
     /// Confirms an acknowledgement: from then on, the daemon counts lost items from zero.
     pub fn confirm_acknowledged(&self, instance: &str) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.instance == instance {
             state.lost = 0;
         }
@@ -248,7 +244,7 @@ impl Ledger {
 
     /// Announces that the answer to this request will report the ends of these tasks.
     pub fn awaits(&self, request: &RequestId, tasks: Vec<TaskId>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.requests.contains_key(request) {
             state.awaited.insert(request.clone(), tasks);
         }
@@ -259,7 +255,7 @@ impl Ledger {
         let mut over = self.over.subscribe();
         loop {
             over.mark_unchanged();
-            if let Some(is_reported) = self.state().is_reported(instance, item) {
+            if let Some(is_reported) = self.state.lock().is_reported(instance, item) {
                 return is_reported;
             }
             // `self` owns the sender, so this can't fail.
@@ -472,7 +468,7 @@ mod tests {
         assert_eq!(kept.iter().map(|item| item.number).collect::<Vec<_>>(), [3]);
         assert_eq!(write(&ledger, 3), None, "there is nothing to acknowledge");
         assert_eq!(ledger.claim_kept(&RequestId::Number(4), |_| true), []);
-        assert!(ledger.state().items.is_empty());
+        assert!(ledger.state.lock().items.is_empty());
         // An item that arrives while an empty inbox is being read does not count as having left it.
         let before = ledger.last();
         ledger.begins(&RequestId::Number(5));
@@ -496,7 +492,7 @@ mod tests {
     fn item_state_is_undecided_until_its_answer_is_written() {
         let ledger = begin(&[1, 2]);
         let item = &items(&[3])[0];
-        let now = |ledger: &Ledger| ledger.state().is_reported("one", item);
+        let now = |ledger: &Ledger| ledger.state.lock().is_reported("one", item);
         assert_eq!(now(&ledger), Some(false));
         ledger.awaits(&RequestId::Number(1), vec![item.notice.task.id]);
         assert_eq!(now(&ledger), None, "it is waited for");
@@ -505,7 +501,7 @@ mod tests {
         assert_eq!(now(&ledger), None, "it is on its way in another answer");
         assert_eq!(write(&ledger, 2), Some(3));
         assert_eq!(now(&ledger), Some(true));
-        assert_eq!(ledger.state().is_reported("two", item), Some(false), "another daemon's");
+        assert_eq!(ledger.state.lock().is_reported("two", item), Some(false), "another daemon's");
     }
 
     #[test]
@@ -514,8 +510,8 @@ mod tests {
         let item = &items(&[3])[0];
         ledger.awaits(&RequestId::Number(1), vec![item.notice.task.id]);
         assert_eq!(write(&ledger, 1), None);
-        assert_eq!(ledger.state().is_reported("one", item), Some(false));
+        assert_eq!(ledger.state.lock().is_reported("one", item), Some(false));
         ledger.awaits(&RequestId::Number(1), vec![item.notice.task.id]);
-        assert_eq!(ledger.state().is_reported("one", item), Some(false), "its request is over");
+        assert_eq!(ledger.state.lock().is_reported("one", item), Some(false), "its request is over");
     }
 }

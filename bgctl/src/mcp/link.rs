@@ -3,11 +3,12 @@
 //! everything waiting on it. This module is independent of the tools.
 
 use std::io;
-use std::sync::{Arc, Mutex as Lock, PoisonError};
+use std::sync::Arc;
 
 use bgd_shared::PROTOCOL;
 use bgd_shared::client::{AsyncClient, ClientError};
 use bgd_shared::error::ErrorKind;
+use bgd_shared::mutex::Mutex as Lock;
 use bgd_shared::request::{Hello, HelloParams, HelloResult, InboxRead, InboxReadParams, Method};
 use bgd_shared::transport::{ConnectError, Stream};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
@@ -151,7 +152,7 @@ impl Link {
 
     /// Takes the report about a broken connection, if there is one.
     pub fn take_broken(&self) -> Option<&'static str> {
-        lock(&self.broken).take()
+        self.broken.lock().take()
     }
 
     /// Makes a call. If the daemon turns out to be gone, repeats the call once on a new connection: earlier tasks went
@@ -431,7 +432,7 @@ impl Link {
     /// Records what a reconnect means for the session.
     fn compare(&self, daemon: &Daemon) {
         let Daemon { instance, pid } = daemon;
-        let before = lock(&self.known).replace(daemon.clone());
+        let before = self.known.lock().replace(daemon.clone());
         let word = match before {
             None => return,
             Some(before) if before.instance != *instance => RESTARTED,
@@ -439,7 +440,7 @@ impl Link {
             Some(_) if self.owns => CUT_OFF,
             Some(_) => CUT_OFF_KEPT,
         };
-        *lock(&self.broken) = Some(word);
+        *self.broken.lock() = Some(word);
     }
 
     /// Forgets a connection, unless it has been replaced already. If the daemon is shutting down, waits until it has
@@ -515,8 +516,4 @@ fn may_be_done(error: &ClientError) -> bool {
         ClientError::Closed | ClientError::NoAnswer(_) => true,
         ClientError::Rpc(_) | ClientError::Connect(_) | ClientError::Garbled(_) => false,
     }
-}
-
-fn lock<T>(lock: &Lock<T>) -> std::sync::MutexGuard<'_, T> {
-    lock.lock().unwrap_or_else(PoisonError::into_inner)
 }

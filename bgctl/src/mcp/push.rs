@@ -4,12 +4,13 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bgd_shared::client::ClientError;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::limits::DURATION_MS;
+use bgd_shared::mutex::Mutex;
 use bgd_shared::notice::{InboxItem, NoticeKind};
 use bgd_shared::pauses::next_pause;
 use bgd_shared::request::{InboxRead, InboxReadParams};
@@ -79,7 +80,7 @@ pub struct Asking<'a> {
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        self.push.levels().asked.remove(&self.request);
+        self.push.levels.lock().asked.remove(&self.request);
     }
 }
 
@@ -102,27 +103,23 @@ impl Push {
         let _ = self.client.set(context.peer.clone());
     }
 
-    fn levels(&self) -> MutexGuard<'_, Levels> {
-        self.levels.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Sets the minimum level of log messages.
     #[allow(deprecated, reason = "clients of the revisions up to 2025-11-25 use it")]
     pub fn sets(&self, level: LoggingLevel) {
-        self.levels().set = Some(severity(level));
+        self.levels.lock().set = Some(severity(level));
     }
 
     /// Registers a request in flight, which may name a level itself, as clients of 2026-07-28 do.
     pub fn asks(&self, context: &RequestContext<RoleServer>) -> Asking<'_> {
         if let Some(level) = context.meta.log_level() {
-            self.levels().asked.insert(context.id.clone(), severity(level));
+            self.levels.lock().asked.insert(context.id.clone(), severity(level));
         }
         Asking { push: self, request: context.id.clone() }
     }
 
     /// Returns the lowest level that is wanted now.
     fn wanted(&self) -> Option<u8> {
-        let levels = self.levels();
+        let levels = self.levels.lock();
         levels.set.into_iter().chain(levels.asked.values().copied()).min()
     }
 

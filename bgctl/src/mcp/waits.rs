@@ -3,9 +3,10 @@
 //! finished one is dropped first.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
+use bgd_shared::mutex::Mutex;
 use bgd_shared::time::Timestamp;
 use rmcp::model::{JsonObject, Task as WireTask, TaskStatus};
 use tokio::sync::{OnceCell, watch};
@@ -40,7 +41,7 @@ pub struct Wait {
 impl Wait {
     /// Returns the outcome, if the wait has ended.
     pub fn outcome(&self) -> Option<Outcome> {
-        self.over().as_ref().map(|(outcome, _)| outcome.clone())
+        self.over.lock().as_ref().map(|(outcome, _)| outcome.clone())
     }
 
     /// Returns the MCP result, which `make` builds from the outcome. Later requests get the same one, since the
@@ -54,7 +55,7 @@ impl Wait {
 
     /// Records the outcome. Only the first one counts, and a cancelled wait stays cancelled.
     pub fn ends(&self, outcome: Outcome) {
-        self.over().get_or_insert((outcome, Timestamp::now()));
+        self.over.lock().get_or_insert((outcome, Timestamp::now()));
     }
 
     /// Cancels the wait, unless it has ended.
@@ -75,7 +76,7 @@ impl Wait {
     }
 
     pub fn task(&self) -> WireTask {
-        let updated = self.over().as_ref().map_or(self.created, |(_, at)| *at);
+        let updated = self.over.lock().as_ref().map_or(self.created, |(_, at)| *at);
         let status = match (self.is_cancelled(), self.outcome().is_some()) {
             (true, _) => TaskStatus::Cancelled,
             (false, true) => TaskStatus::Completed,
@@ -84,10 +85,6 @@ impl Wait {
         WireTask::new(self.id.clone(), status, self.created.to_string(), updated.to_string())
             .with_ttl_ms(self.ttl_ms)
             .with_poll_interval_ms(POLL_MS)
-    }
-
-    fn over(&self) -> MutexGuard<'_, Option<(Outcome, Timestamp)>> {
-        self.over.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_over(&self) -> bool {
@@ -100,13 +97,9 @@ impl Wait {
 pub struct Waits(Mutex<BTreeMap<u64, Arc<Wait>>>);
 
 impl Waits {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Wait>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Starts a wait with this timeout; `None` if too many are in progress.
     pub fn begin(&self, timeout_ms: u64) -> Option<Arc<Wait>> {
-        let mut all = self.all();
+        let mut all = self.0.lock();
         if all.len() >= MOST {
             let oldest = all.iter().find(|(_, wait)| wait.is_over()).map(|(number, _)| *number)?;
             all.remove(&oldest);
@@ -125,7 +118,7 @@ impl Waits {
     }
 
     pub fn get(&self, id: &str) -> Option<Arc<Wait>> {
-        self.all().values().find(|wait| wait.id == id).cloned()
+        self.0.lock().values().find(|wait| wait.id == id).cloned()
     }
 }
 

@@ -9,9 +9,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bgd_shared::mutex::Mutex;
 use nix::fcntl::OFlag;
 use rustix::io::ioctl_fionbio;
 use serde::{Deserialize, Serialize};
@@ -92,14 +93,14 @@ struct Tried {
 impl Trial {
     /// Kills the current process and any later one.
     pub fn give_up(&self) {
-        let mut tried = self.lock();
+        let mut tried = self.0.lock();
         tried.is_given_up = true;
         tried.kill();
     }
 
     /// Records the current process. It must not be reaped before [`Self::end`].
     fn begin(&self, process: PidFd) {
-        let mut tried = self.lock();
+        let mut tried = self.0.lock();
         tried.process = Some(process);
         if tried.is_given_up {
             tried.kill();
@@ -107,11 +108,7 @@ impl Trial {
     }
 
     fn end(&self) {
-        self.lock().process = None;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Tried> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().process = None;
     }
 }
 
@@ -337,7 +334,7 @@ mod tests {
         let late = run(&sleep, "600", Stdio::null(), Duration::from_millis(1), &trial).unwrap_err();
         assert_eq!(late, "it does not answer within 0 s");
         assert!(started.elapsed() < Duration::from_mins(5), "its own end was waited for");
-        assert!(trial.lock().process.is_none());
+        assert!(trial.0.lock().process.is_none());
     }
 
     #[test]

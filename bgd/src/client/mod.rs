@@ -6,10 +6,11 @@
 pub mod answer;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::message::error_line;
+use bgd_shared::mutex::Mutex;
 use nix::unistd::{Pid, getsid};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -90,13 +91,9 @@ impl Client {
         Self { process, leader: leader.map(Pid::as_raw).filter(|leader| *leader > 0), ..self }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Registers a request whose response may need `reserve` bytes. Returns false if too many are pending.
     pub fn begin_request(&self, reserve: usize) -> bool {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         if queue.unanswered >= self.limits.requests {
             return false;
         }
@@ -108,12 +105,12 @@ impl Client {
 
     /// Returns the number of requests accepted so far, to find out whether the client has sent more since then.
     pub fn requests(&self) -> u64 {
-        self.lock().requests
+        self.queue.lock().requests
     }
 
     /// Releases bytes that were reserved for a response.
     pub fn release(&self, reserved: usize) {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         queue.reserved = queue.reserved.saturating_sub(reserved);
         drop(queue);
         self.room.notify_one();
@@ -121,7 +118,7 @@ impl Client {
 
     /// Completes a request. `line` is empty for a notification, which gets no response.
     pub fn answer(&self, line: &[u8], reserved: usize) {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         queue.unanswered = queue.unanswered.saturating_sub(1);
         queue.reserved = queue.reserved.saturating_sub(reserved);
         if !queue.closed {
@@ -135,7 +132,7 @@ impl Client {
 
     /// Appends a line that answers no request, regardless of the queue's limit. Use it only for one-off messages.
     pub fn tell(&self, line: &[u8]) {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         if !queue.closed {
             queue.bytes.extend_from_slice(line);
         }
@@ -146,7 +143,7 @@ impl Client {
     /// Appends a line, given in pieces, if there is room or everything was written: reservations for answers don't
     /// block it, as answers may take long. Otherwise returns false, and `wrote` returns true once the queue is empty.
     pub fn try_tell(&self, line: &[&[u8]]) -> bool {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         if queue.closed {
             return true;
         }
@@ -168,12 +165,12 @@ impl Client {
     /// Reports whether the client reads too slowly for more streamed messages: more than half of the queue limit is
     /// unread.
     pub fn is_slow(&self) -> bool {
-        self.lock().unread() > self.limits.write_queue_bytes / 2
+        self.queue.lock().unread() > self.limits.write_queue_bytes / 2
     }
 
     /// Reports whether the client has read nearly everything: at most an eighth of the queue limit is unread.
     pub fn has_caught_up(&self) -> bool {
-        self.lock().unread() <= self.limits.write_queue_bytes / 8
+        self.queue.lock().unread() <= self.limits.write_queue_bytes / 8
     }
 
     /// Waits until the client has caught up if `to_the_end`, else only until it is no longer slow.
@@ -191,7 +188,7 @@ impl Client {
     pub async fn wait_until_written(&self) {
         loop {
             let waiting = self.read_on.notified();
-            if self.lock().unread() == 0 {
+            if self.queue.lock().unread() == 0 {
                 return;
             }
             waiting.await;
@@ -202,7 +199,7 @@ impl Client {
     pub async fn has_room(&self) {
         loop {
             let waiting = self.room.notified();
-            if self.lock().load() <= self.limits.write_queue_bytes {
+            if self.queue.lock().load() <= self.limits.write_queue_bytes {
                 return;
             }
             waiting.await;
@@ -216,7 +213,7 @@ impl Client {
         loop {
             let waiting = self.written.notified();
             {
-                let mut queue = self.lock();
+                let mut queue = self.queue.lock();
                 if !queue.bytes.is_empty() || queue.wants_drained {
                     let bytes = std::mem::take(&mut queue.bytes);
                     queue.in_hand = bytes.len();
@@ -233,7 +230,7 @@ impl Client {
     /// Marks the bytes taken by `next_bytes` as written. Returns true if the daemon has more for this client.
     #[must_use]
     pub fn wrote(&self) -> bool {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         queue.in_hand = 0;
         let drained = queue.bytes.is_empty() && std::mem::take(&mut queue.wants_drained);
         drop(queue);
@@ -260,7 +257,7 @@ impl Client {
 
     /// Marks the connection as broken: discards queued and future bytes.
     pub fn close(&self) {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         queue.closed = true;
         queue.bytes = Vec::new();
         queue.in_hand = 0;
@@ -292,7 +289,7 @@ impl Client {
         let Self { id, process, leader, queue: _, written: _, room: _, read_on: _, sent_away: _, limits: _ } =
             self;
         let Queue { bytes, in_hand, requests: _, reserved, unanswered, wants_drained, closed } =
-            &*self.lock();
+            &*self.queue.lock();
         (!closed).then(|| ClientState {
             id: *id,
             process: *process,
@@ -314,7 +311,7 @@ impl Client {
 
     /// Returns the number of unanswered requests.
     pub fn unanswered(&self) -> usize {
-        self.lock().unanswered
+        self.queue.lock().unanswered
     }
 }
 
@@ -332,27 +329,23 @@ pub enum Room {
 pub struct IdleConnections(Mutex<BTreeMap<u64, (Arc<Client>, Room)>>);
 
 impl IdleConnections {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<u64, (Arc<Client>, Room)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn add(&self, client: &Arc<Client>, room: Room) {
-        self.all().insert(client.id, (Arc::clone(client), room));
+        self.0.lock().insert(client.id, (Arc::clone(client), room));
     }
 
     /// Reports whether a connection has not sent anything yet.
     pub fn contains(&self, client: u64) -> bool {
-        self.all().contains_key(&client)
+        self.0.lock().contains_key(&client)
     }
 
     /// Removes a connection that sent something or is gone.
     pub fn remove(&self, client: &Client) {
-        self.all().remove(&client.id);
+        self.0.lock().remove(&client.id);
     }
 
     /// Closes the longest-silent connection in a slot of this kind. Returns false if there is none.
     pub fn evict(&self, room: Room) -> bool {
-        let mut all = self.all();
+        let mut all = self.0.lock();
         let oldest = all.iter().find(|(_, (_, its))| *its == room).map(|(id, _)| *id);
         let Some((oldest, _)) = oldest.and_then(|oldest| all.remove(&oldest)) else { return false };
         drop(all);

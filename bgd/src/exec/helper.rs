@@ -1,9 +1,10 @@
 //! The state of a helper, and the notification of its requester.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
+use bgd_shared::mutex::Mutex;
 use bgd_shared::task::Exit;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{oneshot, watch};
@@ -58,25 +59,21 @@ pub struct UnclaimedHelpers(Arc<Mutex<Kept>>);
 type Kept = HashMap<TaskId, (Purpose, watch::Receiver<Life>)>;
 
 impl UnclaimedHelpers {
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a helper. Returns the watcher for it.
     pub(super) fn keep(&self, id: TaskId, purpose: Purpose, life: Life) -> Watcher {
         let (life, lives) = watch::channel(life);
-        self.lock().insert(id, (purpose, lives));
+        self.0.lock().insert(id, (purpose, lives));
         Watcher { begun: None, life }
     }
 
     /// Reclaims a helper.
     pub fn take(&self, id: TaskId) -> Option<watch::Receiver<Life>> {
-        self.lock().remove(&id).map(|(_, life)| life)
+        self.0.lock().remove(&id).map(|(_, life)| life)
     }
 
     /// Removes and returns all helpers for a purpose that were not reclaimed.
     pub fn take_unclaimed(&self, purpose: Purpose) -> Vec<TaskId> {
-        self.lock().extract_if(|_, (of, _)| *of == purpose).map(|(id, _)| id).collect()
+        self.0.lock().extract_if(|_, (of, _)| *of == purpose).map(|(id, _)| id).collect()
     }
 }
 

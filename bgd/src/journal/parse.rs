@@ -3,10 +3,10 @@
 
 use std::num::NonZero;
 use std::panic::resume_unwind;
-use std::sync::{Mutex, PoisonError};
 use std::thread::{self, Builder};
 
 use bgd_shared::id::TaskId;
+use bgd_shared::mutex::Mutex;
 use rusqlite::types::Value;
 use serde::de::DeserializeOwned;
 
@@ -36,7 +36,7 @@ fn parse_on<T: DeserializeOwned + Send>(threads: usize, values: Vec<Value>, envs
         Some(values.by_ref().take(PART).collect::<Vec<_>>()).filter(|part| !part.is_empty())
     });
     let parts = Mutex::new(parts.enumerate());
-    let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let next = || parts.lock().next();
     let work = || {
         let mut done = Vec::new();
         let parse_parts = || {

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use bgd_shared::mutex::Mutex;
 use bgd_shared::request::{ChannelRetry, ChannelStatus};
 use bgd_shared::show::plain;
 use bgd_shared::time::Timestamp;
@@ -62,7 +62,7 @@ impl Counts {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         // The other fields are rebuilt from the carried notices and the configuration.
         let Self { sent, failed, dropped, queued: _, held: _, limit: _, missed: _, known: _ } = self;
-        let known = self.known();
+        let known = self.known.lock();
         let (last_error, is_failing) = (known.last_error.clone(), known.is_failing);
         CountsState {
             sent: count(sent),
@@ -79,7 +79,7 @@ impl Counts {
         self.sent.store(sent, Ordering::Relaxed);
         self.failed.store(failed, Ordering::Relaxed);
         self.dropped.store(dropped, Ordering::Relaxed);
-        let mut known = self.known();
+        let mut known = self.known.lock();
         (known.last_error, known.is_failing) = (last_error, is_failing);
     }
 
@@ -111,13 +111,9 @@ impl Counts {
         self.limit.load(Ordering::Relaxed)
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records the outcome of a queued notice.
     pub fn done(&self, outcome: Result<(), Undelivered>) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         known.retry = None;
         known.is_failing = outcome.is_err();
         match outcome {
@@ -133,7 +129,7 @@ impl Counts {
     /// Records the result of checking the channel's settings: the problem, if any, and the token file, which has yet to
     /// be read.
     pub fn configured(&self, wrong: Option<String>, token_file: Option<&Path>) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         known.settings = wrong;
         known.token_file = token_file.map(Path::to_owned);
         known.token = None;
@@ -141,14 +137,14 @@ impl Counts {
 
     /// Forgets the last failure, which says nothing about the channel's new settings.
     pub fn settings_changed(&self) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         (known.last_error, known.is_failing) = (None, false);
     }
 
     /// Returns the status of the channel under this name and type.
     pub fn status(&self, name: &str, kind: &str) -> ChannelStatus {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let known = self.known();
+        let known = self.known.lock();
         let wrong: Vec<&str> = known.settings.as_deref().into_iter().chain(known.token.as_deref()).collect();
         ChannelStatus {
             name: name.to_owned(),
@@ -171,12 +167,12 @@ impl Counts {
 impl Counts {
     /// Records that the current notice will be retried.
     pub fn tried(&self, retry: ChannelRetry) {
-        self.known().retry = Some(retry);
+        self.known.lock().retry = Some(retry);
     }
 
     /// Records the problem with a token file, if any; ignored if the channel has another token file by now.
     pub fn token_checked(&self, token_file: &Path, wrong: Option<&str>) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         if known.token_file.as_deref() == Some(token_file) {
             // Equal to the error of a delivery that fails for the same reason.
             known.token = wrong.map(|wrong| plain(wrong).into_owned());

@@ -11,12 +11,13 @@ use std::num::NonZeroI32;
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bgd_shared::fds;
 use bgd_shared::holder::{Note, Phase};
+use bgd_shared::mutex::Mutex;
 use bgd_shared::socket::SocketPath;
 use bgd_shared::transport::{AsyncListener, listen};
 use nix::errno::Errno;
@@ -68,7 +69,7 @@ impl Shown {
         served: RawFd,
         named: &mut CarriedFds,
     ) -> Result<(Fd, Note, Option<FileId>, bool), Obstacle> {
-        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = self.0.lock();
         if held.listener.is_some_and(|listener| listener != served) {
             return Err(Obstacle::passing("the socket is being recreated"));
         }
@@ -82,7 +83,7 @@ impl Shown {
     /// Returns a function that writes the daemon's phase into the lock file.
     pub fn phase_writer(self) -> Box<dyn Fn(Phase)> {
         Box::new(move |phase| {
-            let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let held = self.0.lock();
             // Until its end is known, it may be killed before it has cancelled anything.
             let left = phase == Phase::Ending && held.note.durable;
             held.lock.write_note(&Note { phase, left, ..held.note.clone() });
@@ -133,10 +134,6 @@ impl Address {
         Self { socket, held: Arc::new(Mutex::new(held)), turn: None }
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns access to the carried parts, for an upgrade.
     pub fn shown(&self) -> Shown {
         Shown(Arc::clone(&self.held))
@@ -144,12 +141,12 @@ impl Address {
 
     /// Returns the note in the lock file: that of the previous daemon, until [`Self::write_note`] replaces it.
     pub fn note(&self) -> Note {
-        self.held().note.clone()
+        self.held.lock().note.clone()
     }
 
     /// Writes this daemon's note into the lock file.
     pub fn write_note(&mut self, note: Note) {
-        let mut held = self.held();
+        let mut held = self.held.lock();
         held.note = note;
         held.lock.write_note(&held.note);
     }
@@ -180,7 +177,7 @@ impl Address {
             Ok(_) => fs::remove_file(path)?,
         }
         let listener = listen(&self.socket)?;
-        let mut held = self.held();
+        let mut held = self.held.lock();
         (held.made, held.listener) = (Made::Here(FileId::of(path)), Some(listener.as_fd().as_raw_fd()));
         drop(held);
         Ok(Ok(listener))
@@ -228,7 +225,7 @@ impl Address {
     fn restore(&mut self) -> Result<Option<AsyncListener>, String> {
         let lock = self.socket.beside("lock");
         let (has_socket, has_lock) = {
-            let held = self.held();
+            let held = self.held.lock();
             (held.made.is_at(self.socket.as_path()), held.lock.is_at(&lock))
         };
         if has_socket && has_lock {
@@ -261,11 +258,11 @@ impl Address {
     }
 
     fn is_given(&self) -> bool {
-        self.held().made == Made::Elsewhere
+        self.held.lock().made == Made::Elsewhere
     }
 
     fn own(&mut self, lock: ProcessLock) {
-        let mut held = self.held();
+        let mut held = self.held.lock();
         lock.write_note(&held.note);
         held.lock = lock;
     }
@@ -284,7 +281,7 @@ impl Address {
     /// Removes the socket if this daemon created it.
     pub fn leave(&self) {
         let path = self.socket.as_path();
-        if self.held().made.is_at(path)
+        if self.held.lock().made.is_at(path)
             && let Err(error) = fs::remove_file(path)
         {
             tracing::warn!(%error, "cannot remove the socket");

@@ -10,10 +10,10 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bgd_shared::holder::{Holder, Note, State, of_lock};
+use bgd_shared::mutex::Mutex;
 use bgd_shared::replace::replace;
 use nix::errno::Errno;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
@@ -121,7 +121,7 @@ impl Instance {
 
     /// Adds the instance's lock to the descriptors for an upgrade.
     pub fn name_lock(&self, named: &mut CarriedFds) -> Fd {
-        named.add(&self.held().lock)
+        named.add(&self.held.lock().lock)
     }
 
     /// Returns the directory for the tasks' outputs.
@@ -139,7 +139,7 @@ impl Instance {
 
     /// Writes a note that identifies the daemon, for clients that can't find its socket.
     pub fn write_note(&self, note: Note) {
-        let mut held = self.held();
+        let mut held = self.held.lock();
         held.lock.write_note(&note);
         held.note = note;
     }
@@ -149,7 +149,7 @@ impl Instance {
     /// # Errors
     /// A system call fails.
     pub fn restore(&self) -> io::Result<()> {
-        let mut held = self.held();
+        let mut held = self.held.lock();
         // Moved into place with all its markers, as the next daemon would draw conclusions from missing ones.
         let new = (!self.path.is_dir()).then(|| {
             let folder = self.path.parent().unwrap_or(&self.path);
@@ -185,10 +185,6 @@ impl Instance {
     pub fn has_keeper_socket(&self) -> bool {
         let meta = fs::symlink_metadata(self.path.join(keeper::SOCKET));
         meta.is_ok_and(|meta| meta.file_type().is_socket())
-    }
-
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Cleans up after dead instances. Returns the number of tasks they had started.

@@ -4,13 +4,14 @@
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::fds;
 use bgd_shared::frame::{Frame, FrameDecoder, FrameError, Rest};
 use bgd_shared::message::{error_line, parse_request};
+use bgd_shared::mutex::Mutex;
 use bgd_shared::proc;
 use bgd_shared::request::{Method as _, TaskHandoff};
 use bgd_shared::transport::AsyncStream;
@@ -128,7 +129,8 @@ impl Connection {
     pub fn state(&self, named: &mut CarriedFds) -> Result<ConnectionState, Obstacle> {
         // The parts that serve it are rebuilt.
         let Self { client, stream, room, silent, calls: _, others: _, progress: _ } = self;
-        let Progress { decoder, hand, written, is_known, no_more_requests, is_refused } = &*self.progress();
+        let Progress { decoder, hand, written, is_known, no_more_requests, is_refused } =
+            &*self.progress.lock();
         let id = client.id;
         let client = client.state().filter(|_| *is_known);
         let client = client.ok_or_else(|| Obstacle::passing("a connection is being opened or closed"))?;
@@ -237,14 +239,14 @@ impl Connection {
     /// Serves the client until it is gone, or until no more requests can come (it has closed its sending side, or the
     /// daemon is `closing`) and every response is written.
     pub async fn serve(self: Arc<Self>, mut closing: watched::Receiver<bool>) {
-        if !self.progress().is_known {
+        if !self.progress.lock().is_known {
             if self.calls.send(Incoming::Connected(Arc::clone(&self.client))).await.is_err() {
                 return;
             }
-            self.progress().is_known = true;
+            self.progress.lock().is_known = true;
         }
         let until_no_more_requests = async {
-            if !self.progress().no_more_requests {
+            if !self.progress.lock().no_more_requests {
                 let mut is_refused = false;
                 tokio::select! {
                     result = self.read() => match result {
@@ -257,11 +259,11 @@ impl Connection {
                     () = self.client.is_sent_away() => {}
                     _ = closing.changed() => {}
                 }
-                let mut progress = self.progress();
+                let mut progress = self.progress.lock();
                 (progress.no_more_requests, progress.is_refused) = (true, is_refused);
             }
             self.client.finish();
-            if self.progress().is_refused {
+            if self.progress.lock().is_refused {
                 self.close_to_requests().await;
             }
             self.until_hung_up().await;
@@ -276,10 +278,6 @@ impl Connection {
         // Sending fails only if the dispatcher has ended.
         let _ = self.calls.send(Incoming::Gone(Arc::clone(&self.client))).await;
         self.others.remove(self.client.id);
-    }
-
-    fn progress(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads requests until the client closes its sending side or sends something after which parsing can't continue.
@@ -308,7 +306,7 @@ impl Connection {
         loop {
             self.client.has_room().await;
             let _passing = self.others.gate.pass().await;
-            let next = self.progress().decoder.next_frame();
+            let next = self.progress.lock().decoder.next_frame();
             match next {
                 Ok(Some(frame)) if self.refuses(&frame) => return false,
                 Ok(Some(frame)) => self.take(frame).await,
@@ -335,7 +333,7 @@ impl Connection {
         if !attachments.is_empty() && descriptors::are_reserved(socket, descriptors::User::Client) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, descriptors::NONE_LEFT));
         }
-        self.progress().decoder.push(&buffer[..count], attachments);
+        self.progress.lock().decoder.push(&buffer[..count], attachments);
         // It may have held environments, and the stack is not wiped otherwise.
         buffer[..count].zeroize();
         Ok(count)
@@ -437,7 +435,7 @@ impl Connection {
 
     /// Writes the queue until the connection ends.
     async fn write(&self) {
-        let finished = || self.progress().no_more_requests;
+        let finished = || self.progress.lock().no_more_requests;
         loop {
             if let Err(error) = self.write_rest().await {
                 tracing::debug!(client = self.client.id, %error, "connection broken");
@@ -447,7 +445,7 @@ impl Connection {
                 let _ = self.calls.send(Incoming::Drained(Arc::clone(&self.client))).await;
             }
             let Some(bytes) = self.client.next_bytes(finished).await else { return };
-            let mut progress = self.progress();
+            let mut progress = self.progress.lock();
             (progress.hand, progress.written) = (bytes, 0);
         }
     }
@@ -455,7 +453,7 @@ impl Connection {
     /// Writes the rest of the bytes being written.
     async fn write_rest(&self) -> io::Result<()> {
         let mut room = None;
-        while self.progress().has_rest() {
+        while self.progress.lock().has_rest() {
             let sent = match &room {
                 None => self.send(),
                 Some(room) => match AsyncFd::writable(room).await?.try_io(|_| self.send()) {
@@ -468,7 +466,7 @@ impl Connection {
                 sent => sent?,
             }
         }
-        let mut progress = self.progress();
+        let mut progress = self.progress.lock();
         (progress.hand, progress.written) = (Vec::new(), 0);
         Ok(())
     }
@@ -488,7 +486,7 @@ impl Connection {
 
     /// Writes once.
     fn send(&self) -> io::Result<()> {
-        let mut progress = self.progress();
+        let mut progress = self.progress.lock();
         let rest = progress.hand.get(progress.written..).unwrap_or_default();
         progress.written += fds::send(&self.stream, rest, &[])?;
         Ok(())

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bgd_shared::mutex::Mutex;
 use tokio::sync::Notify;
 
 /// All connections, by the numbers of their clients.
@@ -27,10 +28,6 @@ impl<C> Default for Connections<C> {
 }
 
 impl<C> Connections<C> {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<C>>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Creates the owner of connections taken over from another program; `latest` is the number of its latest client.
     pub fn restore(latest: u64) -> Self {
         Self { all: Mutex::default(), gate: Gate::default(), latest: latest.into(), listener: (-1).into() }
@@ -55,17 +52,17 @@ impl<C> Connections<C> {
 
     /// Adds a connection that was accepted.
     pub fn add(&self, client: u64, connection: &Arc<C>) {
-        self.all().insert(client, Arc::clone(connection));
+        self.all.lock().insert(client, Arc::clone(connection));
     }
 
     /// Removes a connection that has ended.
     pub fn remove(&self, client: u64) {
-        self.all().remove(&client);
+        self.all.lock().remove(&client);
     }
 
     /// Returns all connections, oldest first.
     pub fn list(&self) -> Vec<Arc<C>> {
-        self.all().values().cloned().collect()
+        self.all.lock().values().cloned().collect()
     }
 }
 

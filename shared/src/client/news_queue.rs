@@ -3,12 +3,13 @@
 //! subscriber.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 
 use tokio::sync::Notify;
 
 use crate::event::{EventParams, Gap, GapKind, News};
+use crate::mutex::Mutex;
 
 /// The maximum number of events. Thousands may arrive before their consumer has a turn.
 pub(super) const EVENTS: usize = 16 * 1024;
@@ -78,13 +79,9 @@ pub(super) struct NewsQueue {
 }
 
 impl NewsQueue {
-    fn lock(&self) -> MutexGuard<'_, Unread> {
-        self.unread.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes the next event; `None` once there will be no more.
     fn poll(&self) -> Poll<Option<EventParams>> {
-        let mut unread = self.lock();
+        let mut unread = self.unread.lock();
         match unread.pop() {
             None if !unread.is_closed => Poll::Pending,
             params => Poll::Ready(params),
@@ -117,14 +114,14 @@ impl NewsSender {
 
     /// Adds an event of this size in bytes, or notes in a gap that it is missing.
     pub fn send(&self, params: EventParams, bytes: usize) {
-        self.0.lock().push(params, bytes);
+        self.0.unread.lock().push(params, bytes);
         self.0.changed.notify_one();
     }
 }
 
 impl Drop for NewsSender {
     fn drop(&mut self) {
-        self.0.lock().is_closed = true;
+        self.0.unread.lock().is_closed = true;
         self.0.changed.notify_one();
     }
 }

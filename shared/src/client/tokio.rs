@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
@@ -18,6 +18,7 @@ use super::watchdog::{Step, Watchdog};
 use crate::event::EventParams;
 use crate::fds;
 use crate::limits::FIRST_ANSWER;
+use crate::mutex::Mutex;
 use crate::request::Method;
 use crate::socket::SocketPath;
 use crate::transport::{AsyncStream, Listener, Stream, connect_async, into_async};
@@ -46,7 +47,7 @@ struct Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        lock(self.pending).calls.remove(&self.number);
+        self.pending.lock().calls.remove(&self.number);
     }
 }
 
@@ -60,7 +61,7 @@ struct Writing<'a> {
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
         if !self.rest.is_empty() && self.rest.len() < self.bytes {
-            lock(self.pending).closed.get_or_insert_with(|| "a call was cut off".to_owned());
+            self.pending.lock().closed.get_or_insert_with(|| "a call was cut off".to_owned());
         }
     }
 }
@@ -120,7 +121,7 @@ impl AsyncClient {
     /// Refuses calls with longer lines from now on, as the daemon would close the connection. The answer to `hello`
     /// contains the daemon's limit.
     pub fn limit_lines(&self, bytes: u64) {
-        lock(&self.pending).protocol.limit_lines(usize::try_from(bytes).unwrap_or(usize::MAX));
+        self.pending.lock().protocol.limit_lines(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
 
     /// Returns how long the line of a call would be, in bytes.
@@ -128,7 +129,7 @@ impl AsyncClient {
     /// # Errors
     /// The params are longer than any daemon accepts.
     pub fn line_bytes<M: Method>(&self, params: &M::Params) -> Result<usize, ClientError> {
-        Ok(lock(&self.pending).protocol.build::<M>(params)?.line.len())
+        Ok(self.pending.lock().protocol.build::<M>(params)?.line.len())
     }
 
     /// Makes a call and waits for its answer. Calls may run concurrently. Waits for a slow answer as long as the daemon
@@ -168,7 +169,7 @@ impl AsyncClient {
             if let Ok(result) = tokio::time::timeout_at(until.into(), &mut call).await {
                 return result;
             }
-            let next = lock(&self.pending).heard + silence;
+            let next = self.pending.lock().heard + silence;
             if next <= until {
                 return Err(ClientError::Closed);
             }
@@ -183,7 +184,7 @@ impl AsyncClient {
     ) -> Result<M::Result, ClientError> {
         let (sender, mut receiver) = oneshot::channel();
         let Call { number, line, along } = {
-            let mut pending = lock(&self.pending);
+            let mut pending = self.pending.lock();
             if let Some(why) = &pending.closed {
                 return Err(io::Error::new(io::ErrorKind::NotConnected, why.clone()).into());
             }
@@ -207,7 +208,7 @@ impl AsyncClient {
     }
 
     async fn answered_in_time<T: Future + Unpin>(&self, future: &mut T) -> Option<T::Output> {
-        let until = lock(&self.pending).watchdog.until();
+        let until = self.pending.lock().watchdog.until();
         tokio::time::timeout_at(until.into(), future).await.ok()
     }
 
@@ -249,11 +250,11 @@ impl AsyncClient {
 
     /// Checks on a daemon that has been silent for long.
     async fn look(&self) -> Result<(), ClientError> {
-        let step = lock(&self.pending).watchdog.tick(Instant::now());
+        let step = self.pending.lock().watchdog.tick(Instant::now());
         match step {
             Step::Wait => {}
             Step::Probe | Step::GiveUp(_) if self.listener.as_ref().is_some_and(Listener::has_ended) => {
-                let mut pending = lock(&self.pending);
+                let mut pending = self.pending.lock();
                 pending.closed = Some("the daemon has ended".to_owned());
                 // Callers that wait for an answer are notified, too.
                 pending.calls.clear();
@@ -262,18 +263,18 @@ impl AsyncClient {
             Step::Probe => {
                 // Read before the lock is held, as reading files takes a moment.
                 let ticks = cpu_ticks(self.socket.as_ref());
-                lock(&self.pending).watchdog.note_cpu(ticks);
+                self.pending.lock().watchdog.note_cpu(ticks);
                 // While another call writes, a probe is not needed and would have no room.
                 if let Ok(_turn) = self.write.try_lock() {
                     let probe = Protocol::probe();
                     let written = tokio::time::timeout(PROBE, self.put(&probe, None)).await;
                     if !matches!(written, Ok(Ok(()))) {
-                        lock(&self.pending).closed = Some("the daemon does not read its input".to_owned());
+                        self.pending.lock().closed = Some("the daemon does not read its input".to_owned());
                     }
                 }
             }
             Step::GiveUp(after) => {
-                let mut pending = lock(&self.pending);
+                let mut pending = self.pending.lock();
                 return give_up(self.socket.as_ref(), &mut pending.watchdog, Instant::now(), after);
             }
         }
@@ -282,9 +283,9 @@ impl AsyncClient {
 
     /// Waits until a daemon that is about to exit closes the connection or stops answering.
     pub async fn until_closed(&self) {
-        lock(&self.pending).watchdog.asked(Instant::now());
+        self.pending.lock().watchdog.asked(Instant::now());
         loop {
-            let until = lock(&self.pending).watchdog.until();
+            let until = self.pending.lock().watchdog.until();
             match tokio::time::timeout_at(until.into(), self.next_news()).await {
                 Ok(None) => return,
                 Err(_) if self.look().await.is_err() => return,
@@ -306,10 +307,6 @@ impl Drop for AsyncClient {
     }
 }
 
-fn lock(pending: &Mutex<Pending>) -> std::sync::MutexGuard<'_, Pending> {
-    pending.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 async fn read_all(stream: Arc<AsyncStream>, pending: Arc<Mutex<Pending>>, news: NewsSender) {
     let mut buffer = vec![0; 64 * 1024];
     let why = loop {
@@ -322,13 +319,13 @@ async fn read_all(stream: Arc<AsyncStream>, pending: Arc<Mutex<Pending>>, news: 
             break error.to_string();
         }
     };
-    let mut pending = lock(&pending);
+    let mut pending = pending.lock();
     pending.closed = Some(why);
     pending.calls.clear();
 }
 
 fn deliver(pending: &Mutex<Pending>, bytes: &[u8], news: &NewsSender) -> Result<(), ClientError> {
-    let mut pending = lock(pending);
+    let mut pending = pending.lock();
     let now = Instant::now();
     pending.heard = now;
     pending.watchdog.heard(now);

@@ -9,8 +9,10 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bgd_shared::mutex::Mutex;
 
 use super::facts::{Leads, is_pid_of};
 use crate::exec::processes::forked::ForkedCopies;
@@ -155,7 +157,7 @@ impl HandedTree {
 
     /// Returns the processes that were signalled before and have not ended yet.
     fn living(&self) -> MutexGuard<'_, Vec<Member>> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held.lock();
         held.retain(|member| !member.handle.has_ended());
         held
     }

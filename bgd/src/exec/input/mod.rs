@@ -11,8 +11,9 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use bgd_shared::mutex::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot};
@@ -59,13 +60,9 @@ impl UnreadState {
 struct Writes(Arc<Mutex<VecDeque<Write>>>);
 
 impl Writes {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Write>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Writes as much of the first write as the pipe accepts. Returns whether all of it is written.
     fn advance(&self, pipe: &pipe::Sender) -> io::Result<bool> {
-        let mut writes = self.lock();
+        let mut writes = self.0.lock();
         let Some(Write { state: InputWrite { write, .. }, .. }) = writes.front_mut() else { return Ok(true) };
         while write.written < write.data.len() {
             match pipe.try_write(&write.data[write.written..]) {
@@ -115,7 +112,7 @@ impl InputPipe {
         let task = tokio::spawn(async move {
             while let Some(()) = queue.recv().await {
                 let result = writes.write_first(&pipe).await;
-                let Some(Write { state, done }) = writes.lock().pop_front() else { break };
+                let Some(Write { state, done }) = writes.0.lock().pop_front() else { break };
                 let is_broken = result.is_err();
                 let _ = done.send(result.map(|()| state.write.data.len() as u64));
                 if state.eof || is_broken {
@@ -124,7 +121,7 @@ impl InputPipe {
             }
             // Pending writes are answered, too.
             drop(queue);
-            writes.lock().clear();
+            writes.0.lock().clear();
         });
         Ok(Self {
             queued,
@@ -139,7 +136,7 @@ impl InputPipe {
     /// Closes the pipe. Pending writes fail: a process that outlives the task may have the read end, and never read.
     pub fn close(&self) {
         self.writer.abort();
-        self.writes.lock().clear();
+        self.writes.0.lock().clear();
     }
 
     /// Returns the descriptor's number; `None` if the pipe is closed.
@@ -173,7 +170,7 @@ impl InputPipe {
         data: Vec<u8>,
         eof: bool,
     ) -> impl Future<Output = io::Result<u64>> + Send + use<> {
-        let is_full = !self.queued.is_closed() && self.writes.lock().len() >= MOST;
+        let is_full = !self.queued.is_closed() && self.writes.0.lock().len() >= MOST;
         let state = InputWrite { write: WriteState { number, data, written: 0 }, eof };
         let taken = (!is_full).then(|| self.continue_writing(state));
         async move {
@@ -193,7 +190,7 @@ impl InputPipe {
         let ordered = queued.map(|()| {
             let (done, result) = oneshot::channel();
             // The runtime task that writes runs on this thread, and so has not looked for the write yet.
-            self.writes.lock().push_back(Write { state, done });
+            self.writes.0.lock().push_back(Write { state, done });
             result
         });
         async move { ordered?.await.unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into())) }
@@ -204,7 +201,7 @@ impl InputPipe {
         // The pipe is named with its process. While it is open, the keeper has a copy.
         let Self { writes, owed, queued: _, writer: _, pipe: _, is_kept: _ } = self;
         let writes: Vec<InputWrite> =
-            writes.lock().iter().map(|Write { state, done: _ }| state.clone()).collect();
+            writes.0.lock().iter().map(|Write { state, done: _ }| state.clone()).collect();
         let owed = owed.state();
         let waits = |number: u64| writes.iter().any(|write| write.write.number == number);
         owed.iter().all(|(number, _)| waits(*number)).then_some(UnreadState { writes, owed })

@@ -4,8 +4,9 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use bgd_shared::mutex::Mutex;
 use nix::fcntl::OFlag;
 use nix::libc::{dev_t, ino_t};
 use nix::sys::stat::{FileStat, Mode, fstat, stat};
@@ -42,7 +43,7 @@ impl Kept {
 
     /// Returns the handle as of the last (re)creation.
     pub fn handle(&self) -> Arc<OwnedFd> {
-        Arc::clone(&self.handle.lock().unwrap_or_else(PoisonError::into_inner).fd)
+        Arc::clone(&self.handle.lock().fd)
     }
 
     /// Waits until the folder is recreated.
@@ -63,7 +64,7 @@ impl Kept {
     pub fn ensure(&self) -> io::Result<()> {
         let Some(restore) = &self.restore else { return Ok(()) };
         // Several threads may notice at the same time that the folder is gone.
-        let mut handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut handle = self.handle.lock();
         if stat(&self.path).is_ok_and(|there| id(&there) == handle.id) {
             return Ok(());
         }

@@ -20,10 +20,10 @@ use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::OUTPUT_HEAD_BYTES;
+use bgd_shared::mutex::Mutex;
 use bgd_shared::replace::replace;
 use bgd_shared::request::Stream;
 use nix::errno::Errno;
@@ -286,7 +286,7 @@ impl OutputFolder {
 
     /// Notes why the disk can't drop a part of a file, if so. Logs it once: such a disk never can.
     fn note_limit(&self, is_linked: bool, error: Option<Errno>) {
-        let mut unlimited = self.unlimited.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unlimited = self.unlimited.lock();
         let before = &mut unlimited[usize::from(is_linked)];
         let error = error.map(|error| error.desc().to_owned());
         if *before != error {
@@ -300,7 +300,7 @@ impl OutputFolder {
     /// Returns why outputs were not limited at the last attempt: those in this folder, and those elsewhere, as in a
     /// folder shared with a cluster.
     pub fn limit_errors(&self) -> [Option<String>; 2] {
-        self.unlimited.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.unlimited.lock().clone()
     }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use bgd_shared::mutex::Mutex;
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use tokio::io::unix::AsyncFd;
@@ -56,7 +56,7 @@ impl FirstWrite {
     /// false if the system has no watch left.
     pub fn arm_elsewhere<'a>(&self, files: impl Iterator<Item = &'a Path>) -> bool {
         let removed = {
-            let mut elsewhere = self.elsewhere();
+            let mut elsewhere = self.elsewhere.lock();
             let removed = std::mem::take(&mut elsewhere.current);
             elsewhere.removed = removed.iter().copied().collect();
             removed
@@ -69,7 +69,7 @@ impl FirstWrite {
         for path in files {
             let watched = self.changes.get_ref().0.add_watch(path, ONCE);
             match watched {
-                Ok(watched) => self.elsewhere().current.push(watched),
+                Ok(watched) => self.elsewhere.lock().current.push(watched),
                 Err(Errno::ENOSPC | Errno::ENOMEM) => is_armed = false,
                 Err(error) => tracing::debug!(path = %path.display(), %error, "a file can't be watched"),
             }
@@ -79,11 +79,7 @@ impl FirstWrite {
 
     /// Reports whether files elsewhere are watched.
     pub fn is_elsewhere(&self) -> bool {
-        !self.elsewhere().current.is_empty()
-    }
-
-    fn elsewhere(&self) -> MutexGuard<'_, Elsewhere> {
-        self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner)
+        !self.elsewhere.lock().current.is_empty()
     }
 
     /// Waits for a write.
@@ -95,7 +91,7 @@ impl FirstWrite {
             let mut ready = self.changes.readable().await?;
             let mut has_changed = false;
             while let Ok(events) = self.changes.get_ref().0.read_events() {
-                let elsewhere = self.elsewhere();
+                let elsewhere = self.elsewhere.lock();
                 has_changed |= events.iter().any(|event| {
                     !event.mask.contains(AddWatchFlags::IN_IGNORED) || !elsewhere.removed.contains(&event.wd)
                 });

@@ -7,8 +7,8 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use bgd_shared::mutex::Mutex;
 use bgd_shared::proc;
 use nix::errno::Errno;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
@@ -25,13 +25,9 @@ pub struct Adopted {
 }
 
 impl Adopted {
-    fn pids(&self) -> MutexGuard<'_, BTreeSet<i32>> {
-        self.pids.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a leader. Call it before any signal of a child's end is handled.
     pub fn add(&self, leader: i32) {
-        let mut pids = self.pids();
+        let mut pids = self.pids.lock();
         pids.insert(leader);
         self.count.store(pids.len(), Ordering::Relaxed);
     }
@@ -39,7 +35,7 @@ impl Adopted {
     /// Removes a leader that has been reaped.
     pub fn remove(&self, leader: i32) {
         if !self.is_empty() {
-            let mut pids = self.pids();
+            let mut pids = self.pids.lock();
             pids.remove(&leader);
             self.count.store(pids.len(), Ordering::Relaxed);
         }
@@ -47,12 +43,12 @@ impl Adopted {
 
     /// Also looks for orphans of a killed daemon among the children of these processes.
     pub fn search_children_of(&self, subreapers: impl IntoIterator<Item = i32>) {
-        self.subreapers.lock().unwrap_or_else(PoisonError::into_inner).extend(subreapers);
+        self.subreapers.lock().extend(subreapers);
     }
 
     /// Returns the processes whose children are searched for orphans.
     pub fn subreapers(&self) -> Vec<i32> {
-        self.subreapers.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+        self.subreapers.lock().iter().copied().collect()
     }
 
     /// Reports whether there is no such leader.
@@ -67,7 +63,7 @@ impl Adopted {
         }
         let mut children = proc::children_of_thread("self", std::process::id());
         if !self.is_empty() {
-            let pids = self.pids();
+            let pids = self.pids.lock();
             children.retain(|child| !pids.contains(child));
         }
         children
@@ -81,7 +77,7 @@ impl Adopted {
         let mut children: Vec<i32> = self.subreapers().into_iter().flat_map(proc::children).collect();
         {
             // Release the lock before reading `/proc`.
-            let pids = self.pids();
+            let pids = self.pids.lock();
             children.retain(|child| *child != me && !pids.contains(child));
         }
         // A child that was reaped meanwhile stays: it shows that the list may have missed another one.

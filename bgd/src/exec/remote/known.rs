@@ -2,9 +2,10 @@
 //! where their tasks share a session, so that each must spare those of the others.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
+use bgd_shared::mutex::Mutex;
 use bgd_shared::task::Task;
 
 use super::run::key_of;
@@ -14,25 +15,21 @@ use super::run::key_of;
 pub struct KnownRuns(Arc<Mutex<HashSet<String>>>);
 
 impl KnownRuns {
-    fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn add(&self, task: TaskId, run: u32) {
-        self.lock().insert(key_of(task, run));
+        self.0.lock().insert(key_of(task, run));
     }
 
     pub fn remove(&self, task: TaskId, run: u32) {
-        self.lock().remove(&key_of(task, run));
+        self.0.lock().remove(&key_of(task, run));
     }
 
     pub fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        self.0.lock().is_empty()
     }
 
     /// Returns the ids of those of these tasks on a machine that belong to no known run.
     pub fn unknown_of(&self, tasks: &[Task]) -> Vec<TaskId> {
-        let known = self.lock();
+        let known = self.0.lock();
         let is_unknown = |task: &&Task| task.key.as_ref().is_none_or(|key| !known.contains(key));
         tasks.iter().filter(is_unknown).map(|task| task.id).collect()
     }

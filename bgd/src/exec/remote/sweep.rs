@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bgd_shared::client::ClientError;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::mutex::Mutex;
 use bgd_shared::replace::replace;
 use bgd_shared::request::{
     CancelParams, ClearParams, InboxAck, InboxAckParams, ListParams, SessionEnd, SessionEndParams,
@@ -69,16 +69,12 @@ impl Origin {
         Self { tag, session: session_of(instance), instance: instance.to_owned(), note, there: there.into() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, There> {
-        self.there.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes that this instance may have tasks on the machine.
     ///
     /// # Errors
     /// Returns the system error, such as a full disk.
     pub fn remember(&self) -> io::Result<()> {
-        let there = self.lock();
+        let there = self.there.lock();
         let mut note = Note::read(&self.note);
         if note.instances.insert(self.instance.clone()) || note.there != *there {
             note.there.clone_from(&there);
@@ -89,7 +85,7 @@ impl Origin {
 
     /// Notes the instance of the machine's daemon that receives tasks from now on, and the host that leads to it.
     pub fn note_there(&self, instance: &str, host: &str) {
-        let mut there = self.lock();
+        let mut there = self.there.lock();
         let seen = There { instance: Some(instance.to_owned()), host: Some(host.to_owned()) };
         if *there == seen {
             return;
@@ -104,7 +100,7 @@ impl Origin {
 
     /// Notes that tasks go to another machine from now on, to which there was no connection yet.
     pub fn forget_there(&self) {
-        let mut there = self.lock();
+        let mut there = self.there.lock();
         *there = There::default();
         let mut note = Note::read(&self.note);
         if std::mem::take(&mut note.there) != There::default() {
@@ -114,12 +110,12 @@ impl Origin {
 
     /// Returns the instance of the machine's daemon at the last connection, by this daemon or the previous one.
     pub fn seen_there(&self) -> Option<String> {
-        self.lock().instance.clone()
+        self.there.lock().instance.clone()
     }
 
     /// Returns the host of the last connection, by this daemon or the previous one.
     pub fn host_before(&self) -> Option<String> {
-        self.lock().host.clone()
+        self.there.lock().host.clone()
     }
 
     /// Notes that this instance has no task left on the machine.
@@ -151,7 +147,7 @@ impl Origin {
     }
 
     fn drop_from_note(&self, instance: &str) {
-        let _there = self.lock();
+        let _there = self.there.lock();
         let mut note = Note::read(&self.note);
         if note.instances.remove(instance) {
             self.note_changed(note.write(&self.note));

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use bgd_shared::mutex::Mutex;
 
 use super::folder::WorkFolder;
 use super::origin::Origin;
@@ -47,13 +49,13 @@ impl Clusters {
 
     /// Notes that jobs or files of a cluster may be where these settings say.
     pub(super) fn uses(&self, name: &Arc<str>, slurm: &Slurm) {
-        let mut in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut in_use = self.in_use.lock();
         in_use.entry(Arc::clone(name)).or_insert_with(|| Location::of(slurm));
     }
 
     /// Returns the names of the settings that don't take effect while jobs or files may be elsewhere.
     pub(super) fn waiting(&self, name: &str, slurm: &Slurm) -> Vec<&'static str> {
-        let in_use = self.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        let in_use = self.in_use.lock();
         let Some(used) = in_use.get(name) else { return Vec::new() };
         let place = Location::of(slurm);
         let host = (used.host != place.host).then_some("host");

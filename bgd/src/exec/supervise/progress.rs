@@ -1,8 +1,9 @@
 //! The progress of the supervision of a tree, visible to its owner: the state that a supervisor resumes from after an
 //! upgrade in place. Between two waits a supervisor is busy, and nothing may be carried.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use bgd_shared::mutex::Mutex;
 use bgd_shared::task::Exit;
 use bgd_shared::usage::Usage;
 use serde::{Deserialize, Serialize};
@@ -49,21 +50,17 @@ pub struct Progress {
 pub struct Shown(Arc<Mutex<Progress>>);
 
 impl Shown {
-    fn lock(&self) -> MutexGuard<'_, Progress> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Shows that the supervisor waits.
     pub fn waits(&self, progress: Progress) {
-        *self.lock() = progress;
+        *self.0.lock() = progress;
     }
 
     /// Shows that the supervisor is busy, or has an order waiting.
     pub fn works(&self) {
-        self.lock().stage = Stage::AtWork;
+        self.0.lock().stage = Stage::AtWork;
     }
 
     pub fn get(&self) -> Progress {
-        self.lock().clone()
+        self.0.lock().clone()
     }
 }

@@ -2,8 +2,9 @@
 //! much is queued for it; a viewer that came later falls behind if it reads too slowly, and is sent the whole screen
 //! when it has caught up. This module may not inspect the shown content.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use bgd_shared::mutex::Mutex;
 use bgd_shared::request::TerminalSize;
 use futures_util::future::select_all;
 use serde::{Deserialize, Serialize};
@@ -21,11 +22,11 @@ impl Gate {
     }
 
     pub fn close(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        *self.0.lock() = false;
     }
 
     fn tell(&self, client: &Client, line: &[u8]) {
-        let is_open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_open = self.0.lock();
         if *is_open {
             client.tell(line);
         }

@@ -3,8 +3,10 @@
 //! chat.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
+
+use bgd_shared::mutex::Mutex;
 
 use super::bot;
 use crate::channels::{BotSettings, Channel, ChannelKind, Chat, ChatDescriptor, Secret, Token};
@@ -29,13 +31,9 @@ struct Files {
 }
 
 impl TokenFiles {
-    fn lock(&self) -> MutexGuard<'_, Files> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the next file to read; `None` if there is none, and the reader must end.
     fn next(&self) -> Option<OfFile> {
-        let mut files = self.lock();
+        let mut files = self.0.lock();
         let next = files.unread.pop();
         files.has_reader = next.is_some();
         next
@@ -43,7 +41,7 @@ impl TokenFiles {
 
     /// Replaces the unread files. Returns whether a reader must be started.
     fn replace(&self, unread: Vec<OfFile>) -> bool {
-        let mut files = self.lock();
+        let mut files = self.0.lock();
         files.unread = unread;
         files.unread.reverse();
         !files.unread.is_empty() && !std::mem::replace(&mut files.has_reader, true)
@@ -77,7 +75,7 @@ pub fn check_settings(channels: Vec<(Arc<Channel>, Arc<Counts>)>, token_files: &
     let thread = thread::Builder::new().name("tokens".to_owned()).stack_size(STACK_BYTES);
     let read_by = token_files.clone();
     if let Err(error) = thread.spawn(move || read(&read_by)) {
-        token_files.lock().has_reader = false;
+        token_files.0.lock().has_reader = false;
         tracing::warn!(%error, "cannot start a thread to look at the files of tokens");
     }
 }

@@ -4,9 +4,10 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use agent_client_protocol::{Error, RawJsonRpcId};
+use bgd_shared::mutex::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -57,11 +58,6 @@ impl Calls {
         Self(Mutex::new(Table { last: state.last, ..Table::default() }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        // No panic can leave the table half changed, so poisoning does not matter.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Assigns an id to a request. Returns the id, and a receiver for the answer, which closes if no answer can come.
     /// `held` is dropped with the answer, even if the receiver was dropped before.
     pub fn begin(
@@ -69,7 +65,7 @@ impl Calls {
         prompts: Option<Arc<str>>,
         held: impl Send + 'static,
     ) -> (i64, oneshot::Receiver<Outcome>) {
-        let mut table = self.lock();
+        let mut table = self.0.lock();
         table.last += 1;
         let id = table.last;
         drop(table);
@@ -84,7 +80,7 @@ impl Calls {
         held: impl Send + 'static,
     ) -> oneshot::Receiver<Outcome> {
         let (answer, answered) = oneshot::channel();
-        let mut table = self.lock();
+        let mut table = self.0.lock();
         if !table.is_over {
             table.in_flight.insert(id, Call { prompts, answer, _held: Box::new(held) });
         }
@@ -98,7 +94,7 @@ impl Calls {
             RawJsonRpcId::Str(id) => id.parse().ok(),
             RawJsonRpcId::Null => None,
         };
-        let call = id.and_then(|id| self.lock().in_flight.remove(&id));
+        let call = id.and_then(|id| self.0.lock().in_flight.remove(&id));
         if let Some(call) = call {
             // Fails if the receiver was dropped.
             let _ = call.answer.send(outcome);
@@ -107,7 +103,7 @@ impl Calls {
 
     /// Notes that no more answers can come.
     pub fn end(&self) {
-        let mut table = self.lock();
+        let mut table = self.0.lock();
         table.is_over = true;
         let all = std::mem::take(&mut table.in_flight);
         drop(table);
@@ -116,7 +112,7 @@ impl Calls {
 
     /// Returns the requests in flight.
     pub fn state(&self) -> CallsState {
-        let Table { last, in_flight, is_over: _ } = &*self.lock();
+        let Table { last, in_flight, is_over: _ } = &*self.0.lock();
         // After an upgrade, only answers to prompts are awaited.
         let prompts = in_flight
             .iter()

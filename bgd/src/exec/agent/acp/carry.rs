@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use bgd_shared::mutex::Mutex;
 use tokio::net::unix::pipe;
 
 use super::Acp;

@@ -7,15 +7,14 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::sync::{Mutex, PoisonError};
 
 use agent_client_protocol::{Error, ErrorCode, RawJsonRpcId, RawJsonRpcMessage};
+use bgd_shared::mutex::Mutex;
 use bgd_shared::show;
 use bgd_shared::text::truncated_to_bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt as _, BufReader, Chain};
-
 
 /// The maximum length of a line of an agent, in bytes. This leaves room for an image in a tool's result. An agent that
 /// writes more without a newline is considered broken, and its connection ends.
@@ -162,7 +161,7 @@ impl Noise {
         }
         let text = truncated_to_bytes(show::line(start.trim()).trim(), NOISE_BYTES);
         tracing::debug!(bytes = line.len(), line = %text, "an agent wrote a line that is not a message");
-        let mut noise = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut noise = self.0.lock();
         noise.0 += 1;
         if noise.1.len() == NOISE_LINES {
             noise.1.pop_front();
@@ -172,7 +171,7 @@ impl Noise {
 
     /// Returns the lines as the end of a sentence; empty if there are none.
     pub fn as_suffix(&self) -> String {
-        let noise = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let noise = self.0.lock();
         let lines: Vec<&str> = noise.1.iter().map(String::as_str).collect();
         match noise.0 {
             0 => String::new(),

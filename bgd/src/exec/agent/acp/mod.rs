@@ -26,7 +26,7 @@ mod updates;
 mod wire;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agent_client_protocol::v1::schema::{
@@ -35,6 +35,7 @@ use agent_client_protocol::v1::schema::{
 };
 use bgd_shared::agent::{AgentCheck, Continuation};
 use bgd_shared::error::ErrorKind;
+use bgd_shared::mutex::Mutex;
 use bgd_shared::text::truncated_to_bytes;
 use serde::Deserialize;
 use serde_json::Value;
@@ -211,7 +212,7 @@ impl Acp {
     /// waits. When this returns, all output from before the end is in the session's channel. If the future is dropped
     /// earlier, the agent is asked to stop, and a later prompt to the session waits until the turn has ended.
     pub async fn prompt(&self, key: &Arc<str>, prompt: &str) -> TurnEnd {
-        let prompted = self.prompted.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        let prompted = self.prompted.lock().remove(key);
         let (mut turn, answer) = if let Some(prompted) = prompted {
             let turn = TurnGuard { acp: self, key, is_over: false };
             (turn, self.wire.outcome(prompted).await)

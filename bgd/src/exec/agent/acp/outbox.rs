@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use agent_client_protocol::RawJsonRpcMessage;
+use bgd_shared::mutex::Mutex;
 use tokio::net::unix::pipe;
 use tokio::sync::{Notify, Semaphore};
 
@@ -44,11 +44,6 @@ impl Outbox {
         Self { queue: Mutex::new(queue), more: Notify::new(), permits: Semaphore::new(REQUESTS) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        // No panic can leave the queue half changed, so poisoning does not matter.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Queues a message. Delivery is not confirmed.
     pub fn send(&self, message: &RawJsonRpcMessage) {
         let is_answer = matches!(message, RawJsonRpcMessage::Response(_));
@@ -57,7 +52,7 @@ impl Outbox {
             Err(error) => return tracing::error!(%error, "a message for an agent can't be written"),
         };
         line.push(b'\n');
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         if !queue.is_closed {
             queue.messages.push_back(Message { line, is_answer });
             self.more.notify_one();
@@ -76,7 +71,7 @@ impl Outbox {
     /// Writes messages as they come, until writing fails. Then drops the pipe and all further messages.
     pub async fn write_to(&self, pipe: pipe::Sender) -> io::Error {
         let error = loop {
-            if self.lock().messages.is_empty() {
+            if self.queue.lock().messages.is_empty() {
                 self.more.notified().await;
                 continue;
             }
@@ -89,14 +84,14 @@ impl Outbox {
                 Ok(()) => {}
             }
         };
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         (queue.is_closed, queue.messages, queue.written) = (true, VecDeque::new(), 0);
         self.permits.close();
         error
     }
 
     fn write_some(&self, pipe: &pipe::Sender) -> io::Result<()> {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         let from = queue.written;
         let Some(message) = queue.messages.front() else { return Ok(()) };
         let count = pipe.try_write(&message.line[from..])?;
@@ -113,7 +108,7 @@ impl Outbox {
 
     /// Returns the unwritten bytes; `None` if nothing can be written any more.
     pub fn rest(&self) -> Option<Vec<u8>> {
-        let queue = self.lock();
+        let queue = self.queue.lock();
         let all = queue.messages.iter().flat_map(|message| &message.line).skip(queue.written);
         (!queue.is_closed).then(|| all.copied().collect())
     }

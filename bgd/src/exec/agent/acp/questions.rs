@@ -1,9 +1,9 @@
 //! An agent's unanswered questions. This module is independent of who decides them.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use agent_client_protocol::RawJsonRpcId;
+use bgd_shared::mutex::Mutex;
 use tokio::sync::oneshot;
 
 use super::asks::Question;
@@ -21,22 +21,17 @@ struct Open {
 }
 
 impl Questions {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Open>> {
-        // No panic can leave the map half changed, so poisoning does not matter.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a question. The receiver resolves when the agent withdraws it.
     pub fn open(&self, reference: &str, id: &RawJsonRpcId, question: &Question) -> oneshot::Receiver<()> {
         let (withdraw, withdrawn) = oneshot::channel();
         let open = Open { id: id.clone(), question: question.clone(), _withdraw: withdraw };
-        self.lock().insert(reference.to_owned(), open);
+        self.0.lock().insert(reference.to_owned(), open);
         withdrawn
     }
 
     /// Removes a question that is being answered.
     pub fn close(&self, reference: &str) {
-        self.lock().remove(reference);
+        self.0.lock().remove(reference);
     }
 
     /// Notes that the agent no longer waits for an answer.
@@ -45,12 +40,12 @@ impl Questions {
     }
 
     pub fn all(&self) -> Vec<(RawJsonRpcId, Question)> {
-        self.lock().values().map(|open| (open.id.clone(), open.question.clone())).collect()
+        self.0.lock().values().map(|open| (open.id.clone(), open.question.clone())).collect()
     }
 
     /// Returns the request ids of a session's questions, as text.
     pub fn of(&self, session: &str) -> Vec<String> {
-        let all = self.lock();
+        let all = self.0.lock();
         let own = all.iter().filter(|(_, open)| open.question.session == session);
         own.map(|(reference, _)| reference.clone()).collect()
     }

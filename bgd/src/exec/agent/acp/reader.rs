@@ -4,12 +4,13 @@
 //! the agent, with all of its sessions, until the channel is read or dropped. And when the answer to a prompt is passed
 //! on, all output from before the answer is in the channel.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use agent_client_protocol::{
     Error, RawJsonRpcId, RawJsonRpcMessage, RawJsonRpcNotification, RawJsonRpcParams, RawJsonRpcRequest,
     RawJsonRpcResponse,
 };
+use bgd_shared::mutex::Mutex;
 use serde_json::Value;
 use tokio::net::unix::pipe;
 use tokio::sync::{oneshot, watch};
@@ -79,7 +80,7 @@ impl Reader {
     async fn park(&mut self) {
         let holds = *self.hold.borrow();
         if holds {
-            let park = |place| *self.parked.lock().unwrap_or_else(PoisonError::into_inner) = place;
+            let park = |place| *self.parked.lock() = place;
             park(Some(self.lines.unhandled()));
             // Fails if the connection is dropped, which also ends this.
             let _ = self.hold.wait_for(|holds| !holds).await;

@@ -1,9 +1,10 @@
 //! Tracks where each session's updates go, and whether the session is in a turn. Sends nothing to the agent.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use bgd_shared::mutex::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex as Gate, Notify, OwnedMutexGuard, oneshot};
 
@@ -82,7 +83,7 @@ impl Routes {
     /// Returns all sessions; `None` if the channel of one of them still holds an update.
     pub fn state(&self) -> Option<Vec<RouteState>> {
         let mut all = Vec::new();
-        for (session, route) in &*self.lock() {
+        for (session, route) in &*self.0.lock() {
             // Nothing waits for the other fields after an upgrade: open questions are asked again.
             let Route {
                 updates,
@@ -112,23 +113,18 @@ impl Routes {
 
     /// Returns whether the session is in a turn.
     pub fn is_in_turn(&self, session: &str) -> bool {
-        self.lock().get(session).is_some_and(|route| route.turn != TurnState::None)
+        self.0.lock().get(session).is_some_and(|route| route.turn != TurnState::None)
     }
 
     /// Makes further prompts to the session wait until the guard is dropped; returns `None` if the session is unknown,
     /// or prompts already have to wait.
     pub fn lock_prompts(&self, session: &str) -> Option<OwnedMutexGuard<()>> {
-        Arc::clone(&self.lock().get(session)?.gate).try_lock_owned().ok()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Route>> {
-        // No panic can leave the map half changed, so poisoning does not matter.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        Arc::clone(&self.0.lock().get(session)?.gate).try_lock_owned().ok()
     }
 
     /// Registers a session that the agent holds. From now on its updates go to this channel only.
     pub fn open(&self, session: &Arc<str>, updates: Updates, replaying: bool, setup: Arc<Setup>) {
-        let mut routes = self.lock();
+        let mut routes = self.0.lock();
         let route = routes.entry(Arc::clone(session)).or_default();
         route.updates = Some(updates);
         route.replaying |= replaying;
@@ -137,17 +133,17 @@ impl Routes {
 
     /// Returns the setup of a session, if the agent still holds the session.
     pub fn setup(&self, session: &str) -> Option<Arc<Setup>> {
-        self.lock().get(session).map(|route| Arc::clone(&route.setup))
+        self.0.lock().get(session).map(|route| Arc::clone(&route.setup))
     }
 
     /// Removes a session that is no longer needed.
     pub fn close(&self, session: &str) {
-        self.lock().remove(session);
+        self.0.lock().remove(session);
     }
 
     /// Returns a session's update channel; `None` if its updates are discarded, as during a replay.
     pub fn updates(&self, session: &str) -> Option<Updates> {
-        let routes = self.lock();
+        let routes = self.0.lock();
         let route = routes.get(session)?;
         if route.replaying {
             route.replayed.notify_one();
@@ -159,7 +155,7 @@ impl Routes {
     /// Records the message that a piece of the answer belongs to. Returns whether the previous piece belonged to
     /// another message.
     pub fn is_another_message(&self, session: &str, message: Option<String>) -> bool {
-        let mut routes = self.lock();
+        let mut routes = self.0.lock();
         let Some(route) = routes.get_mut(session) else { return false };
         let last = std::mem::replace(&mut route.last, LastPiece::Of(message));
         matches!((last, &route.last), (LastPiece::Of(before), LastPiece::Of(now)) if before != *now)
@@ -167,7 +163,7 @@ impl Routes {
 
     /// Waits until no piece of a replay has come for `span`.
     pub async fn quiet(&self, session: &str, span: Duration) {
-        let Some(replayed) = self.lock().get(session).map(|route| Arc::clone(&route.replayed)) else {
+        let Some(replayed) = self.0.lock().get(session).map(|route| Arc::clone(&route.replayed)) else {
             return;
         };
         loop {
@@ -182,7 +178,7 @@ impl Routes {
     /// Registers a question. Returns the session's update channel, and a receiver that resolves when the question is
     /// called off; `None` if the session is in no turn, or if its turn was cancelled.
     pub fn ask(&self, session: &str) -> Option<(Updates, oneshot::Receiver<()>)> {
-        let mut routes = self.lock();
+        let mut routes = self.0.lock();
         let route = routes.get_mut(session).filter(|route| route.turn == TurnState::Running)?;
         let updates = route.updates.clone()?;
         let (held, called_off) = oneshot::channel();
@@ -195,7 +191,7 @@ impl Routes {
     /// open, or if the turn was cancelled before it began.
     pub async fn begin(&self, session: &str) -> Result<OwnedMutexGuard<()>, NotBegun> {
         let (gate, interrupted) = {
-            let routes = self.lock();
+            let routes = self.0.lock();
             let route = routes.get(session).ok_or(NotBegun::NotOpen)?;
             (Arc::clone(&route.gate), Arc::clone(&route.interrupted))
         };
@@ -204,7 +200,7 @@ impl Routes {
             () = interrupted.notified() => return Err(NotBegun::Cancelled),
             held = gate.lock_owned() => held,
         };
-        let mut routes = self.lock();
+        let mut routes = self.0.lock();
         let route = routes.get_mut(session).ok_or(NotBegun::NotOpen)?;
         route.turn = TurnState::Running;
         route.replaying = false;
@@ -214,7 +210,7 @@ impl Routes {
 
     /// Marks the turn as cancelled: a waiting prompt does not begin, and later questions are called off at once.
     pub fn cancel(&self, session: &str) {
-        if let Some(route) = self.lock().get_mut(session) {
+        if let Some(route) = self.0.lock().get_mut(session) {
             route.interrupted.notify_waiters();
             if route.turn == TurnState::Running {
                 route.turn = TurnState::Cancelled;
@@ -224,14 +220,14 @@ impl Routes {
 
     /// Calls off the questions of a session.
     pub fn call_off(&self, session: &str) {
-        if let Some(route) = self.lock().get_mut(session) {
+        if let Some(route) = self.0.lock().get_mut(session) {
             route.asks.clear();
         }
     }
 
     /// Ends the turn, and calls off its questions.
     pub fn end(&self, session: &str) {
-        if let Some(route) = self.lock().get_mut(session) {
+        if let Some(route) = self.0.lock().get_mut(session) {
             route.turn = TurnState::None;
             route.asks.clear();
         }

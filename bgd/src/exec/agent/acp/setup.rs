@@ -2,10 +2,11 @@
 //! that.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use bgd_shared::agent::{Permissions, Setting};
 use bgd_shared::error::ErrorKind;
+use bgd_shared::mutex::Mutex;
 use bgd_shared::text::truncated_to_bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -210,7 +211,7 @@ impl Setup {
     /// Parses the offer in the answer that opened a session. Shares the offer of the previous session if both are
     /// equal.
     pub fn of(answer: &Value, last: &Mutex<Arc<Self>>) -> Arc<Self> {
-        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = last.lock();
         Self::shared(Offer::of(answer), BTreeMap::new(), &mut last)
     }
 
@@ -237,7 +238,7 @@ impl Setup {
     /// Returns the initial values of changed settings.
     pub fn before(&self) -> MutexGuard<'_, BTreeMap<ChoiceSetter, Value>> {
         // No panic can leave the map half changed, so poisoning does not matter.
-        self.before.lock().unwrap_or_else(PoisonError::into_inner)
+        self.before.lock()
     }
 }
 

@@ -5,7 +5,7 @@
 //! them, so requests could not be carried over an upgrade in place.
 
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use agent_client_protocol::{Error, RawJsonRpcId, RawJsonRpcMessage};
 use serde::{Deserialize, Serialize};
@@ -196,7 +196,7 @@ impl Wire {
     pub fn state(&self) -> Option<(WireState, [RawFd; 2])> {
         // Noise is only reported if the agent fails soon after.
         let Self { calls, outbox, questions, ended, parked, pipes, noise: _, hold: _, _tasks } = self;
-        let read = parked.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let read = parked.lock().clone()?;
         let to_write = outbox.rest()?;
         let (calls, questions) = (calls.state(), questions.all());
         ended.borrow().is_none().then_some((WireState { calls, questions, read, to_write }, *pipes))

@@ -2,10 +2,11 @@
 //! the server no longer waits for.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bgd_shared::agent::{InputOption, OptionKind};
+use bgd_shared::mutex::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -113,19 +114,18 @@ impl Asks {
     }
 
     pub fn state(&self) -> AsksState {
-        let lock =
-            |progress: &Mutex<Progress>| progress.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let lock = |progress: &Mutex<Progress>| progress.lock().clone();
         // Each open question gets a new job.
         let Self { context, seen, open, jobs: _ } = self;
         let open = open.values().map(|Open { asked, progress, _withdraw }| (asked.clone(), lock(progress)));
-        let unanswered = context.unanswered.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let unanswered = context.unanswered.lock().clone();
         AsksState { seen: seen.clone(), open: open.collect(), unanswered }
     }
 
     /// Repeats the questions from before an upgrade, under the same names.
     pub fn restore(&mut self, state: AsksState) {
         let AsksState { seen, open, unanswered } = state;
-        *self.context.unanswered.lock().unwrap_or_else(PoisonError::into_inner) = unanswered;
+        *self.context.unanswered.lock() = unanswered;
         for (asked, progress) in open {
             self.ask(asked, progress);
         }
@@ -184,7 +184,7 @@ impl Asks {
 
     /// Takes the model's last unanswered question.
     pub fn unanswered(&self) -> Option<String> {
-        self.context.unanswered.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.context.unanswered.lock().take()
     }
 
     /// Waits for the next question that ends. Never returns while no question is open.
@@ -213,10 +213,6 @@ enum Chosen {
 }
 
 impl AskContext {
-    fn progress(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn permission(self, asked: Permission, mut taken_back: oneshot::Receiver<()>) -> Settled {
         let mut always = "Always allow".to_owned();
         if !asked.always.is_empty() {
@@ -245,7 +241,7 @@ impl AskContext {
     }
 
     async fn questions(self, asked: Questions, mut taken_back: oneshot::Receiver<()>) -> Settled {
-        let mut answers = self.progress().answers.clone();
+        let mut answers = self.progress.lock().answers.clone();
         for (number, question) in asked.list.iter().enumerate().skip(answers.len()) {
             let choices = question.options.iter().map(|choice| choice.label.as_str());
             let mut options: Vec<InputOption> =
@@ -255,12 +251,12 @@ impl AskContext {
             match self.ask(reference, bounded(&question.question).into(), options, &mut taken_back).await {
                 Chosen::Option(chosen) if question.options.iter().any(|choice| choice.label == chosen) => {
                     answers.push(vec![chosen]);
-                    self.progress().answers.clone_from(&answers);
+                    self.progress.lock().answers.clone_from(&answers);
                 }
                 Chosen::Option(_) => break,
                 Chosen::Nothing => {
                     let words = bounded(&question.question).into();
-                    *self.unanswered.lock().unwrap_or_else(PoisonError::into_inner) = Some(words);
+                    *self.unanswered.lock() = Some(words);
                     break;
                 }
                 Chosen::TakenBack => return Settled { id: asked.id, answered: true },
@@ -279,7 +275,7 @@ impl AskContext {
         taken_back: &mut oneshot::Receiver<()>,
     ) -> Chosen {
         let (answer, chosen) = oneshot::channel();
-        self.progress().pending = Some(Arc::clone(&reference));
+        self.progress.lock().pending = Some(Arc::clone(&reference));
         let asking = async {
             // If the receiver was dropped, the answer's sender is dropped with the question.
             let _ = self.updates.send(Update::Ask(Ask { reference, question, options, answer })).await;
@@ -290,7 +286,7 @@ impl AskContext {
             _ = taken_back => Chosen::TakenBack,
             chosen = asking => chosen.map_or(Chosen::Nothing, Chosen::Option),
         };
-        self.progress().pending = None;
+        self.progress.lock().pending = None;
         chosen
     }
 }

@@ -3,8 +3,8 @@
 //! look.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 use super::api::Api;
 use super::session::Timing;
@@ -58,9 +58,9 @@ impl Opencode {
             return None;
         }
         let mut sessions = Vec::new();
-        for (key, handle) in &*self.sessions() {
+        for (key, handle) in &*self.sessions.lock() {
             let Handle { directory, stop, updates, prompting, shown, orders: _, goes_on: _, _work } = handle;
-            let turn = shown.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+            let turn = shown.lock().clone()?;
             let is_prompting = prompting.load(Ordering::Relaxed);
             let is_drained = updates.is_closed() || updates.capacity() == updates.max_capacity();
             if turn.runs != is_prompting || !is_drained {
@@ -76,9 +76,8 @@ impl Opencode {
 
     /// Returns the names of the open questions of a session.
     pub fn asking(&self, key: &str) -> Vec<String> {
-        let sessions = self.sessions();
-        let shown =
-            sessions.get(key).map(|handle| handle.shown.lock().unwrap_or_else(PoisonError::into_inner));
+        let sessions = self.sessions.lock();
+        let shown = sessions.get(key).map(|handle| handle.shown.lock());
         shown.and_then(|shown| shown.as_ref()?.asks.references()).unwrap_or_default()
     }
 }

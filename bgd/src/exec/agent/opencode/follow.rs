@@ -3,10 +3,11 @@
 //! events, gets a gap signal, and reads the missed messages.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bgd_shared::mutex::Mutex;
 use bgd_shared::pauses::pause_after;
 use futures_util::StreamExt as _;
 use sse_stream::SseByteStream;
@@ -75,33 +76,28 @@ struct Table {
 }
 
 impl Routes {
-    fn table(&self) -> MutexGuard<'_, Table> {
-        // No panic can leave the table half changed, so poisoning does not matter.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Registers a session. Returns the receiver of its events.
     pub fn add(&self, session: Arc<str>) -> mpsc::Receiver<Signal> {
         let (signals, receiver) = mpsc::channel(EVENTS);
-        self.table().sessions.insert(session, Route { signals, lost: false });
+        self.0.lock().sessions.insert(session, Route { signals, lost: false });
         receiver
     }
 
     /// Removes a session. Its events are discarded from now on.
     pub fn remove(&self, session: &Arc<str>) {
-        let mut table = self.table();
+        let mut table = self.0.lock();
         table.sessions.remove(session);
         table.children.retain(|_, root| root != session);
     }
 
     /// Returns the root session that a session works for, if the root session is registered.
     pub fn root(&self, session: &str) -> Option<Arc<str>> {
-        self.table().root(session)
+        self.0.lock().root(session)
     }
 
     /// Registers that `child` works for `parent`. Returns the root session, if it is registered.
     pub fn adopt(&self, child: String, parent: &str) -> Option<Arc<str>> {
-        let mut table = self.table();
+        let mut table = self.0.lock();
         let root = table.root(parent)?;
         if table.children.len() < CHILDREN {
             table.children.insert(child, Arc::clone(&root));
@@ -114,7 +110,7 @@ impl Routes {
             self.adopt(child.id, session);
             return;
         }
-        let mut table = self.table();
+        let mut table = self.0.lock();
         // Only the questions of a subagent matter; its text goes to the agent that started it.
         let asks = matches!(event, Event::Permission(_) | Event::Questions(_) | Event::Answered(_));
         let root = match table.sessions.contains_key(session) {
@@ -128,7 +124,7 @@ impl Routes {
     }
 
     fn gap(&self) {
-        for route in self.table().sessions.values_mut() {
+        for route in self.0.lock().sessions.values_mut() {
             route.lost = true;
             route.mend();
         }

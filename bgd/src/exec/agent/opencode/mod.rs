@@ -22,12 +22,13 @@ mod wire;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bgd_shared::agent::{AgentCheck, Continuation};
 use bgd_shared::error::ErrorKind;
+use bgd_shared::mutex::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::api::{Api, ApiError, SessionAddress};
@@ -192,14 +193,14 @@ impl Opencode {
         let prompting = Arc::default();
         let returned = Arc::clone(&stop);
         let handle = Handle { directory, orders, stop, updates, prompting, shown, goes_on, _work: work };
-        self.sessions().insert(key, handle);
+        self.sessions.lock().insert(key, handle);
         returned
     }
 
     /// Sends a prompt to an open session, and waits for the end of the turn; for a turn carried over an upgrade, only
     /// waits. When this returns, all updates of the turn are in the session's channel.
     pub async fn prompt(&self, key: &Arc<str>, prompt: &str) -> TurnEnd {
-        let found = self.sessions().get_mut(key).map(|handle| {
+        let found = self.sessions.lock().get_mut(key).map(|handle| {
             handle.prompting.store(true, Ordering::Relaxed);
             let goes_on = std::mem::take(&mut handle.goes_on);
             let prompting = Prompting(Arc::clone(&handle.prompting));
@@ -220,8 +221,11 @@ impl Opencode {
 
     /// Tells the server to end the session's turn. [`Self::prompt`] returns when the turn has ended.
     pub async fn cancel(&self, key: &Arc<str>) {
-        let found =
-            self.sessions().get(key).map(|handle| (Arc::clone(&handle.directory), Arc::clone(&handle.stop)));
+        let found = self
+            .sessions
+            .lock()
+            .get(key)
+            .map(|handle| (Arc::clone(&handle.directory), Arc::clone(&handle.stop)));
         let Some((directory, stop)) = found else { return };
         stop.is_requested.store(true, Ordering::Relaxed);
         // A look finds the result, even if this future is dropped before the server answers.
@@ -235,7 +239,7 @@ impl Opencode {
     /// Releases a session that is no longer needed: its updates are discarded.
     pub fn forget(&self, key: &Arc<str>) {
         self.routes.remove(key);
-        self.sessions().remove(key);
+        self.sessions.lock().remove(key);
     }
 
     /// Returns the report about the server.
@@ -252,11 +256,6 @@ impl Opencode {
     /// not count.
     pub async fn closed(&self) -> Box<str> {
         follow::wait_until_lost(self.gone.clone()).await
-    }
-
-    fn sessions(&self) -> MutexGuard<'_, HashMap<Arc<str>, Handle>> {
-        // No panic can leave the map half changed, so poisoning does not matter.
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

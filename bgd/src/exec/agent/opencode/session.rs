@@ -5,11 +5,12 @@
 //! runs there is a look every few seconds, regardless of events.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bgd_shared::consumption::StepStatus;
+use bgd_shared::mutex::Mutex;
 use bgd_shared::pauses::pause_after;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -194,7 +195,7 @@ impl Session {
             may_begin: self.may_begin,
             asks: self.asks.state(),
         });
-        *self.parts.shown.lock().unwrap_or_else(PoisonError::into_inner) = state;
+        *self.parts.shown.lock() = state;
     }
 
     fn on(&self) -> SessionAddress<'_> {

@@ -44,7 +44,7 @@ pub use self::installed::{CompletionsArgs, CompletionsVerb, ManArgs, ShellName};
 pub use self::job::{JobArgs, SettingArgs};
 pub use self::mcp::McpArgs;
 pub use self::news::{EventsArgs, InboxArgs, Since};
-pub use self::order::{AfterName, OrderArgs};
+pub use self::order::{AfterName, OrderArgs, parse_after};
 pub use self::queue::{
     ContinueArgs, EditArgs, GroupArgs, GroupVerb, HoldArgs, NewAfter, PauseArgs, ReleaseArgs, RerunArgs,
 };
@@ -53,14 +53,6 @@ pub use self::select::SelectArgs;
 pub use self::shell_prompt::ShellPromptArgs;
 pub use self::submit::SubmitArgs;
 pub use self::top::TopArgs;
-
-/// Parses a condition on another task, such as `3f2a:fail`.
-///
-/// # Errors
-/// The text names no task, or the condition is unknown.
-pub fn parse_after(text: &str) -> Result<AfterName, String> {
-    order::parse_after(text)
-}
 
 /// Declares the verbs once: name, arguments, and the line that `bgctl --help` shows.
 macro_rules! verbs {

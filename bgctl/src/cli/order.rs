@@ -21,7 +21,11 @@ pub struct AfterName {
     pub condition: Condition,
 }
 
-pub(super) fn parse_after(text: &str) -> Result<AfterName, String> {
+/// Parses a condition on another task, such as `3f2a:fail`.
+///
+/// # Errors
+/// The text names no task, or the condition is unknown.
+pub fn parse_after(text: &str) -> Result<AfterName, String> {
     let (name, condition) = match text.split_once(':') {
         Some((name, condition)) => (name, condition.parse()?),
         None => (text, Condition::default()),

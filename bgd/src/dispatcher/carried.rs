@@ -123,7 +123,8 @@ impl Dispatcher {
             return Err(Obstacle::passing("a request is being handled"));
         }
         if !self.context.workers.are_idle() {
-            return Err(Obstacle::passing("file or process operations are under way"));
+            let what = "an operation on files or processes, perhaps on a disk that hangs, is under way";
+            return Err(Obstacle::passing(what));
         }
         if self.durable.as_ref().is_some_and(|durable| !durable.is_settled()) {
             return Err(Obstacle::passing("the journal is being written"));

@@ -19,7 +19,7 @@ use crate::client::answer::Answer;
 use crate::core::durable::{Kept, TaskRow};
 use crate::core::{Begin, Core, Effect, Fact, Input, Ordinal, Reply, ReplyTo, Request, State, Task};
 use crate::exec::left::{Ended, HeldRun, Resumed};
-use crate::journal::{Journal, PANICKED, Recorded};
+use crate::journal::{Journal, Recorded};
 use crate::keeper::Key;
 use crate::os::clock::Stamp;
 use crate::os::signals;
@@ -410,7 +410,7 @@ impl Dispatcher {
         let hint = if durable.is_missing() {
             // The reason says what to do.
             "running tasks continue, and submissions are accepted again within a second after the folder is back"
-        } else if durable.trouble.as_deref() == Some(PANICKED) {
+        } else if durable.has_panicked() {
             "running tasks continue, and the next daemon finds them again"
         } else {
             "free some space, or make the disk writable again: running tasks continue, and submissions are accepted \
@@ -445,6 +445,11 @@ impl Dispatcher {
     /// Reports whether the journal can't be written.
     pub(super) fn has_trouble(&self) -> bool {
         self.durable.as_ref().is_some_and(|durable| durable.trouble.is_some())
+    }
+
+    /// Reports whether the journal can't be written until the daemon is restarted.
+    pub(super) fn has_panicked_journal(&self) -> bool {
+        self.durable.as_ref().is_some_and(|durable| durable.has_panicked())
     }
 
     /// Leaves the start of a process to the next daemon if this one is ending, or was just asked to: the end of the unit

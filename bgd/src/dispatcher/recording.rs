@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bgd_shared::id::TaskId;
 
 use crate::core::{Begin, Effect, ExecutorName, Spec};
-use crate::journal::Journal;
+use crate::journal::{Journal, PANICKED};
 
 /// No request is accepted while more than this many bytes wait to be written.
 const UNWRITTEN_BYTES: usize = 32 << 20;
@@ -105,6 +105,11 @@ impl Durable {
     pub(super) fn is_missing(&self) -> bool {
         let is_in = |trouble: &Arc<str>| self.journal.file().is_some_and(|file| file.is_missing_in(trouble));
         self.trouble.as_ref().is_some_and(is_in)
+    }
+
+    /// Reports whether the journal can't be written until the daemon is restarted.
+    pub(super) fn has_panicked(&self) -> bool {
+        self.trouble.as_deref() == Some(PANICKED)
     }
 
     /// Notes which batches a step wrote to the journal or removed from it.

@@ -44,6 +44,10 @@ const MACHINES: Duration = Duration::from_secs(2);
 /// How long all of that may take, once before the trial and once after it; the time of the trial itself is not counted.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// What else replaces the program if an upgrade must wait for something for too long.
+const INSTEAD: &str = "`bgctl daemon restart` replaces the program without waiting for that; only a durable daemon keeps \
+                       its tasks running meanwhile";
+
 /// Checks that a program that takes over finds the folder of the outputs, which is recreated if it was removed, and the
 /// journal.
 fn has_files(outputs: &OutputFolder, journal: Option<&JournalFile>) -> Result<(), String> {
@@ -62,6 +66,9 @@ impl Dispatcher {
         }
         if self.is_shutting_down() {
             return answer.refuse(&shutting_down());
+        }
+        if self.has_panicked_journal() {
+            return answer.refuse(&refusal(&self.trouble_words()));
         }
         if self.upgrade_context.is_none() {
             return answer.refuse(&refusal("this daemon can't be upgraded in place"));
@@ -187,14 +194,13 @@ impl Dispatcher {
         match state {
             Ok(state) if was_tried => self.take_over(&state, &named, &program),
             Ok(state) => self.try_program(&state, &named, since, program),
-            Err(Obstacle::Passing(what)) if waits > PATIENCE => {
+            Err(Obstacle::Passing(what)) if waits > PATIENCE || self.has_panicked_journal() => {
                 // A journal that can't be written keeps more than its own writes from ending.
-                let why = if self.has_trouble() {
-                    self.trouble_words()
-                } else {
-                    format!("{what}, and does not end: try again later")
-                };
-                self.refuse_upgrade(&why);
+                if self.has_trouble() {
+                    return self.refuse_upgrade(&self.trouble_words());
+                }
+                let why = format!("{what}, and does not end: try again later");
+                self.give_up_upgrade(&refusal(&why).hint(INSTEAD));
             }
             Err(Obstacle::Passing(_)) => {
                 if waits > MACHINES {

@@ -14,7 +14,7 @@ use bgd::exec::executor::Executors;
 use bgd::exec::messages;
 use bgd::exec::output::OutputFolder;
 use bgd::exec::threads::workers::Workers;
-use bgd::journal::{Journal, Recorded};
+use bgd::journal::{Journal, PANICKED, Recorded};
 use bgd::os::clock::Clock;
 use bgd::os::signals;
 use bgd::os::wall_clock::WallClock;
@@ -298,6 +298,20 @@ fn r130_request_about_another_task_is_answered_although_a_batch_is_refused() {
         assert_eq!(batch["error"]["data"]["kind"], "journal_unwritable", "{batch}");
         assert_eq!(edit["result"]["task"]["description"], "edited", "{edit}");
         assert_eq!(daemon.count_tasks().await, 1);
+    });
+}
+
+/// No wait ends that.
+#[test]
+fn r123_upgrade_after_a_panic_of_the_journal_is_refused_at_once() {
+    run(async {
+        let mut daemon = Daemon::new();
+        daemon.recorded(Some(PANICKED));
+        daemon.call("daemon.upgrade", &json!({ "binary": "/bgd" }));
+        daemon.rest().await;
+        let [answer] = &daemon.lines()[..] else { panic!("it is answered once") };
+        assert_eq!(answer["error"]["data"]["kind"], "upgrade_refused", "{answer}");
+        assert!(answer["error"]["message"].as_str().unwrap().ends_with(PANICKED), "{answer}");
     });
 }
 

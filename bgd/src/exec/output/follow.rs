@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bgd_shared::id::TaskId;
@@ -185,7 +185,7 @@ impl OutputWatch {
 
     /// Returns the tracked files, for the program that takes over.
     pub fn tracked(&self) -> BTreeMap<TaskId, Tracked> {
-        self.shared.lock().iter().map(|(task, tracked)| (*task, tracked.clone())).collect()
+        self.shared.running.lock().iter().map(|(task, tracked)| (*task, tracked.clone())).collect()
     }
 
     /// Resumes following the files that another program has tracked.
@@ -197,7 +197,7 @@ impl OutputWatch {
     }
 
     fn insert(&self, task: TaskId, tracked: Tracked) {
-        self.shared.lock().insert(task, tracked);
+        self.shared.running.lock().insert(task, tracked);
         self.shared.added.notify_one();
     }
 
@@ -206,7 +206,7 @@ impl OutputWatch {
     /// follow its files if processes of the run live on.
     pub async fn settle(&self, task: TaskId, run: u32, lives_on: bool) -> Option<Fact> {
         let mut tracked = {
-            let mut running = self.shared.lock();
+            let mut running = self.shared.running.lock();
             let tracked = running.get(&task).filter(|known| known.run == run)?.clone();
             if !lives_on {
                 running.remove(&task);
@@ -217,7 +217,7 @@ impl OutputWatch {
         if let Some(fact) = tracked.take_erased(&self.shared.folder, task) {
             self.shared.facts.send(task, run, fact);
         }
-        if let Some(known) = self.shared.lock().get_mut(&task).filter(|known| known.run == run) {
+        if let Some(known) = self.shared.running.lock().get_mut(&task).filter(|known| known.run == run) {
             (known.size, known.dropped) = (tracked.size, tracked.dropped);
         }
         Some(Fact::Output { bytes: tracked.size, dropped: tracked.dropped, publish: false })
@@ -312,7 +312,8 @@ impl Shared {
     /// Checks the running tasks' files in the folder. Returns whether any has grown, and the tasks whose files are
     /// elsewhere.
     fn tick(&self) -> (bool, Vec<(TaskId, Tracked)>) {
-        let running = self.running.lock().iter().map(|(task, known)| (*task, known.clone())).collect::<Vec<_>>();
+        let running =
+            self.running.lock().iter().map(|(task, known)| (*task, known.clone())).collect::<Vec<_>>();
         let is_here = |(task, tracked): &(TaskId, Tracked)| tracked.sizes_here(&self.folder, *task).is_some();
         let (here, elsewhere) = running.into_iter().partition(is_here);
         (self.look(here), elsewhere)
@@ -408,7 +409,7 @@ impl Follower {
                     () = shared.own_added.notified() => {}
                     () = shared.folder.kept.renewed() => {}
                 },
-                Err(_) if shared.lock().is_empty() => tokio::select! {
+                Err(_) if shared.running.lock().is_empty() => tokio::select! {
                     () = shared.added.notified() => {}
                     () = shared.folder.kept.renewed() => {}
                 },

@@ -551,12 +551,16 @@ cancelled (agent tasks only) ```
 Stdin = Literal[
     "fd",
     "pipe",
+    "sent",
 ]
 """Standard input of a process. Null or missing: empty, as from `/dev/null`.
 
 `fd`: The descriptor sent with the line (`SCM_RIGHTS`).
 
 `pipe`: A pipe for `task.write`.
+
+`sent`: A pipe for `task.write` that the submitter fills. The task can't be run again, as its
+input is gone then.
 """
 
 StepStatus = Literal[

@@ -60,7 +60,7 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     let warnings = precheck::check(&params, "submit", Code::USAGE)?;
     let sends_input = hands_over && context.link.is_remote();
     if sends_input {
-        params.stdin = Some(Stdin::Pipe);
+        params.stdin = Some(Stdin::Sent);
         // Connecting must remain interruptible.
         context.link.client()?;
         input::hold()?;

@@ -165,6 +165,11 @@ impl Spec {
         self.stdin == Some(Stdin::Fd) || self.given != [false; 2]
     }
 
+    /// Reports whether the input or output of its submitter is used up by its first run.
+    pub fn uses_up_streams(&self) -> bool {
+        self.takes_descriptors() || self.stdin == Some(Stdin::Sent)
+    }
+
     pub fn executor(&self) -> ExecutorName {
         match (&self.on, self.kind()) {
             (Some(on), _) => on.kind.into(),

@@ -26,6 +26,18 @@ pub enum Stdin {
     Fd,
     /// A pipe for `task.write`.
     Pipe,
+    /// A pipe for `task.write` that the submitter fills. The task can't be run again, as its input is gone then.
+    Sent,
+}
+
+impl Stdin {
+    /// Reports whether it is a pipe for `task.write`.
+    pub const fn is_pipe(self) -> bool {
+        match self {
+            Self::Pipe | Self::Sent => true,
+            Self::Fd => false,
+        }
+    }
 }
 
 /// Destination of an output of a process other than the daemon.

@@ -206,6 +206,9 @@ fn r141_remote_background_task_reads_local_standard_input() {
     assert!(later.wait().unwrap().success());
     far.run(&["block", id.trim()]).success();
     assert_eq!(far.run(&["output", id.trim()]).stdout_text(), "held\n");
+    // As here, it can't be run again: nobody would send the input of the new task, which would wait for it for ever.
+    let again = far.run(&["rerun", id.trim()]).expect_code(2);
+    assert!(again.stderr.contains("file or pipe of the caller"), "{}", again.stderr);
     shell(&far, "(yes; true) | bgctl submit --stdin -- head -n 1").success();
     let refused = far.run(&["submit", "--retry", "3", "--stdin", "--", "cat"]).expect_code(2);
     assert!(refused.stderr.contains("can be read only once"), "{}", refused.stderr);

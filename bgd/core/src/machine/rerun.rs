@@ -150,7 +150,7 @@ impl Core {
         let refuse = |why| CoreError::Order(OrderError::NotRepeatable(task.id, why));
         let why = match task.spec.origin {
             Origin::Run | Origin::Handoff | Origin::Unknown => Some(Unrepeatable::Job),
-            Origin::Submit if task.spec.takes_descriptors() => Some(Unrepeatable::Streams),
+            Origin::Submit if task.spec.uses_up_streams() => Some(Unrepeatable::Streams),
             Origin::Submit if task.resume_count > 0 => Some(Unrepeatable::Resumed),
             Origin::Submit => None,
         };

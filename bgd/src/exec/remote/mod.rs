@@ -183,7 +183,7 @@ fn params(
             ssh.folder.as_deref().map(Into::into)
         },
         env: Some(env),
-        stdin: spec.stdin.filter(|stdin| *stdin == Stdin::Pipe),
+        stdin: spec.stdin.filter(|stdin| stdin.is_pipe()).map(|_| Stdin::Pipe),
         split: spec.split,
         time_limit_ms: spec.time_limit_ms,
         tags: vec![origin.tag.clone()],

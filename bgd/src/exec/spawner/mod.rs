@@ -319,7 +319,7 @@ impl Common {
         let (stdin, input) = match (spec.stdin, stdin) {
             (None, _) => (None, None),
             (Some(Stdin::Fd), sent) => (sent, None),
-            (Some(Stdin::Pipe), _) => {
+            (Some(Stdin::Pipe | Stdin::Sent), _) => {
                 let (theirs, ours) =
                     nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).map_err(|error| {
                         format!("cannot create its standard input: {}", describe_error(&error.into()))

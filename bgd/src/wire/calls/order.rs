@@ -11,7 +11,7 @@ use bgd_shared::params::parse_params;
 use bgd_shared::request::Matching;
 use bgd_shared::request::{
     self, EditParams, GroupParams, GroupSetParams, ListParams, Method, RerunParams, SelectParams,
-    SubmitParams,
+    Stdin, SubmitParams,
 };
 use bgd_shared::time::Timestamp;
 
@@ -44,13 +44,13 @@ pub fn plan(params: &SubmitParams) -> Result<PlanRequest, RpcError> {
             "`foreground` can't be combined with `after`, `delay_ms`, `start_at`, `hold`, `retry` or `restart`",
         ));
     }
-    let sends_descriptors = params.stdin == Some(bgd_shared::request::Stdin::Fd)
+    let uses_up_streams = matches!(params.stdin, Some(Stdin::Fd | Stdin::Sent))
         || params.stdout.is_some()
         || params.stderr.is_some();
-    if plan.again.is_some() && sends_descriptors {
+    if plan.again.is_some() && uses_up_streams {
         return Err(invalid(
-            "`retry` and `restart` can't be combined with `stdin: \"fd\"`, `stdout` or `stderr`: descriptors can \
-             be used only once",
+            "`retry` and `restart` can't be combined with `stdin: \"fd\"` or `\"sent\"`, `stdout` or `stderr`: \
+             input and descriptors can be used only once",
         ));
     }
     Ok(plan)

@@ -167,7 +167,7 @@ fn check_streams(params: &SubmitParams) -> Result<(), RpcError> {
     if params.split && (has_given || params.pty.is_some()) {
         return Err(invalid("`split` can't be combined with `stdout`, `stderr` or `pty`"));
     }
-    if params.pty.is_some() && params.stdin == Some(Stdin::Pipe) {
+    if params.pty.is_some() && params.stdin.is_some_and(Stdin::is_pipe) {
         return Err(invalid(
             "`pty` and `stdin: \"pipe\"` can't be combined: `task.write` goes to the terminal",
         ));

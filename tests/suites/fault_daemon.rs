@@ -10,8 +10,8 @@ use bgd_tests::shared::client::ClientError;
 use bgd_tests::shared::error::ErrorKind;
 use bgd_tests::shared::event::EventKind;
 use bgd_tests::shared::request::{
-    BlockMode, BlockParams, DaemonShutdown, Hello, HelloParams, IdParams, ShutdownParams, SubmitParams,
-    TaskBlock, TaskGet, TerminalSize,
+    BlockMode, BlockParams, DaemonShutdown, Hello, HelloParams, IdParams, ListParams, ShutdownParams,
+    SubmitParams, TaskBlock, TaskGet, TaskList, TerminalSize,
 };
 use bgd_tests::shared::task::Status;
 use bgd_tests::upgrades::in_time;
@@ -351,6 +351,25 @@ fn signals_without_a_meaning_leave_daemon_and_keeper_alive_and_are_not_ignored_i
         assert_eq!(ignored & !(0b11 << 31), 0, "{said}");
     }
     daemon.cancel(&[runs]);
+}
+
+/// As if the machine had slept: only the wall clock advances then.
+#[test]
+fn r104_end_of_a_delay_is_shown_as_it_is_after_a_sleep_of_the_machine() {
+    const HOUR_MS: u64 = 3_600_000;
+    let clock = WallClock::new();
+    let daemon = TestDaemon::builder().prelude(clock.prelude()).start();
+    let task = daemon.run(&["submit", "--in", "1h", "--", "true"]).success().word();
+    let shown = || {
+        let listed = daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
+        [&daemon.task(task), &listed[0]].map(|task| task.waiting.as_ref().unwrap().until.unwrap())
+    };
+    let before = shown();
+    clock.set(3600);
+    let after = shown();
+    assert_eq!(before[0], before[1]);
+    assert!(after.iter().all(|until| until.millis_since(before[0]) > HOUR_MS - 1000), "{before:?} {after:?}");
+    daemon.cancel(&[task]);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::elsewhere::Cause;
 use super::ordinal::Ordinal;
-use super::time::Mono;
+use super::time::{Mono, Now};
 
 /// The plan of a task. Most tasks have none of their own, and use [`PLAIN`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,6 +112,9 @@ const DEPENDENCY_TEXT: usize = 130;
 /// Approximate size of an attempt in a task object, in bytes.
 const ATTEMPT_TEXT: usize = 200;
 
+/// How far the clocks must have moved apart to correct a time for people, in milliseconds.
+const APART_MS: u64 = 1000;
+
 /// The earliest start of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NotBefore {
@@ -141,6 +144,20 @@ impl NotBefore {
             Self::Delay { at, wall } | Self::Attempt { at, wall } => {
                 let left = wall.millis_since(now).min(at.0.saturating_sub(written.0));
                 (*at, *wall) = (mono.plus_ms(left), now.plus_ms(left));
+            }
+            Self::Wall(_) => {}
+        }
+    }
+
+    /// Corrects the time for people if the clocks have moved apart: the machine has slept, or the wall clock was set.
+    pub fn correct(&mut self, now: Now) {
+        match self {
+            Self::Delay { at, wall } | Self::Attempt { at, wall } => {
+                let due = now.wall.plus_ms(at.0.saturating_sub(now.mono.0));
+                // Not by so little that one time is shown in several ways.
+                if due.millis_since(*wall).max(wall.millis_since(due)) >= APART_MS {
+                    *wall = due;
+                }
             }
             Self::Wall(_) => {}
         }
@@ -418,6 +435,22 @@ mod tests {
             fixed.rebase(Mono(4_000), Mono(50), now);
             assert_eq!(fixed, NotBefore::Wall(end), "that clock decides alone");
         }
+    }
+
+    #[test]
+    fn r104_shown_end_of_a_delay_follows_the_clock_that_decides() {
+        let begin = Timestamp::from_unix_ms(1_800_000_000_000);
+        let delay = NotBefore::Delay { at: Mono(10_000), wall: begin.plus_ms(10_000) };
+        // The monotonic clock has advanced by four seconds, with six left, and the wall clock by this much.
+        for (passed, shown) in [(4_000, 10_000), (4_900, 10_000), (3_604_000, 3_610_000), (0, 6_000)] {
+            let mut corrected = delay;
+            corrected.correct(Now { mono: Mono(4_000), wall: begin.plus_ms(passed) });
+            let wall = begin.plus_ms(shown);
+            assert_eq!(corrected, NotBefore::Delay { at: Mono(10_000), wall }, "{passed}");
+        }
+        let mut fixed = NotBefore::Wall(begin);
+        fixed.correct(Now { mono: Mono(4_000), wall: begin.plus_ms(3_604_000) });
+        assert_eq!(fixed, NotBefore::Wall(begin), "that clock decides alone");
     }
 
     #[test]

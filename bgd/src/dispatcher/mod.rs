@@ -495,7 +495,7 @@ impl Dispatcher {
                 self.ask(answer, Shape::Output(params), request);
             }
             Body::Result(id) => self.ask(answer, Shape::Result, Request::Retrieve { id, complete: true }),
-            Body::Get(task) => match self.core.get(&task) {
+            Body::Get(task) => match self.get(&task) {
                 Ok(snapshot) => self.reader.get(snapshot, answer),
                 Err(error) => answer.refuse(&refusals::of_core(error)),
             },

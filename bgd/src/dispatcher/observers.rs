@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bgd_shared::error::{ErrorKind, RpcError};
-use bgd_shared::id::TaskId;
+use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::limits::SUBSCRIPTIONS;
 use bgd_shared::params::shortened;
 use bgd_shared::request::{
@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use super::{Dispatcher, Shape};
 use crate::client::answer::Answer;
-use crate::core::{CoreError, ListQuery, Request, Spec};
+use crate::core::{CoreError, ListQuery, Now, Request, Snapshot, Spec, Task};
 use crate::exec::threads::workers::Workers;
 use crate::journal::JournalFile;
 use crate::notify::ExecProgram;
@@ -102,8 +102,19 @@ impl Dispatcher {
         ))
     }
 
+    /// Returns one task as people see it now.
+    pub(super) fn get(&self, task: &TaskRef) -> Result<Snapshot, CoreError> {
+        let mut task = self.core.get(task)?;
+        correct_wait(&mut task, self.now());
+        Ok(task)
+    }
+
     pub(super) fn list(&self, query: &ListQuery) -> Result<ListResult, CoreError> {
-        let page = self.core.list(query)?;
+        let mut page = self.core.list(query)?;
+        let now = self.now();
+        for task in &mut page.tasks {
+            correct_wait(task, now);
+        }
         Ok(ListResult {
             tasks: page.tasks.iter().map(|task| view::task(task, &self.context.folder)).collect(),
             next: page.next.map(|ordinal| ordinal.0),
@@ -157,6 +168,13 @@ impl Dispatcher {
             is_shutting_down: self.is_shutting_down(),
         };
         self.identity.status(&self.core, &self.config, counted)
+    }
+}
+
+/// Corrects until when a task waits: the machine may have slept since.
+fn correct_wait(task: &mut Task, now: Now) {
+    if let Some(not_before) = task.plan.as_deref_mut().and_then(|plan| plan.not_before.as_mut()) {
+        not_before.correct(now);
     }
 }
 

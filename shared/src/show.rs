@@ -216,6 +216,10 @@ pub fn missing_journal(path: &str) -> String {
     format!("the journal {path} was removed, moved or replaced")
 }
 
+/// Says what follows from a machine that does not show its processes.
+pub const HIDDEN_PROCESSES: &str =
+    "/proc can't be read, so processes that a task has started may be left when it ends or is cancelled";
+
 /// Formats the exit code of a process.
 pub fn exit_code(code: i32) -> String {
     format!("exit code {code}")

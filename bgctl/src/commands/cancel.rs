@@ -4,7 +4,9 @@ use std::collections::{BTreeSet, HashSet};
 use std::io::{self, IsTerminal as _};
 
 use bgd_shared::id::TaskId;
+use bgd_shared::proc::ProcessStat;
 use bgd_shared::request::{BlockParams, CancelParams, TaskBlock, TaskCancel};
+use bgd_shared::show;
 use bgd_shared::task::{Status, Task};
 
 use crate::cli::{CancelArgs, SelectArgs};
@@ -13,7 +15,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::pick::{self, Chosen};
 use crate::progress::Progress;
-use crate::remark::{report, say};
+use crate::remark::{report, say, warn};
 use crate::render::{UNKILLABLE, clean, listed, survivors};
 use crate::session;
 
@@ -61,6 +63,10 @@ pub fn run(args: CancelArgs, context: &mut Context) -> Result<Code, Failure> {
     let lingering: HashSet<TaskId> = seen.iter().filter(left_processes).map(|task| task.id).collect();
     for task in &result.tasks {
         context.print(&format!("{} {}\n", task.id, what_became(task, lingering.contains(&task.id))))?;
+    }
+    let are_here = !context.link.is_remote() && result.tasks.iter().any(|task| task.on.is_none());
+    if are_here && ProcessStat::own().is_none() {
+        warn(show::HIDDEN_PROCESSES);
     }
     Ok(Code::OK)
 }

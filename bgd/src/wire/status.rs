@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use bgd_shared::proc;
+use bgd_shared::proc::{self, ProcessStat};
 use bgd_shared::request::{ChannelStatus, DaemonStatus, DurableStatus, Times};
 use bgd_shared::show;
 use bgd_shared::time::Timestamp;
@@ -157,6 +157,7 @@ impl Identity {
             status.warnings.push(text);
         }
         status.warnings.extend(scheduling::warning());
+        status.warnings.extend(ProcessStat::own().is_none().then(|| show::HIDDEN_PROCESSES.to_owned()));
         self.look_at_disk(&mut status.warnings);
     }
 

@@ -153,6 +153,18 @@ impl Kept {
         self.is_rebased = true;
     }
 
+    /// Returns the latest time that the monotonic clock is known to have reached. If the counters are lost, the tasks tell
+    /// it: a clock that began anew would put off their time limits for as long as the earlier one had run.
+    pub fn reached(&self) -> Mono {
+        let started = |(_, row): &(Ordinal, TaskRow)| {
+            let began = row.task.plan().again.as_deref().and_then(|again| again.began);
+            let State::Running { time_limit: Some(at), .. } = &row.task.state else { return began };
+            let limited = row.task.spec.time_limit_ms.map(|limit| Mono(at.0.saturating_sub(limit)));
+            began.max(limited)
+        };
+        self.tasks.iter().filter_map(started).fold(self.counters.mono, Mono::max)
+    }
+
     /// Replaces the groups, whose record was lost: those of tasks that have not ended get one slot until they are
     /// configured. Those with pending tasks are paused, as they may have been before. Returns how many these are.
     pub fn replace_groups(&mut self) -> usize {

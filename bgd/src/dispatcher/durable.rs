@@ -88,7 +88,7 @@ impl Dispatcher {
         if let Some(epoch) = epoch {
             self.epoch = self.clock.instant(epoch);
         } else {
-            let passed = Duration::from_millis(kept.counters.mono.0);
+            let passed = Duration::from_millis(kept.reached().0);
             // The clock of this boot may be younger than the earlier daemon was.
             self.epoch = self.clock.now().checked_sub(passed).unwrap_or(self.epoch);
             kept.rebase(self.now().mono, self.now().wall);

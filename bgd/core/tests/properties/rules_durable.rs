@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bgd_core::durable::{Changes, Kept};
 use bgd_core::{
     BatchItem, BatchLimits, Cancel, Control, Core, CoreError, Effect, ExecutorName, Fact, Input, LeavePolicy,
-    OrderError, Ordinal, Part, PlanRequest, Request, Rule, Snapshot, State,
+    Mono, OrderError, Ordinal, Part, PlanRequest, Request, Rule, Snapshot, State,
 };
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
@@ -490,4 +490,24 @@ fn r126_end_without_a_daemon_is_recorded_with_its_time() {
         let State::Finished(finished) = desk.task(task).state else { panic!("it has ended") };
         assert_eq!(finished.completed_at, begin.plus_ms(ran_ms));
     }
+}
+
+#[test]
+fn r130_clock_goes_on_from_the_last_start_if_its_time_is_lost() {
+    let mut durable = Durable::new();
+    let begin = Mono(50_000_000);
+    durable.desk.now.mono = begin;
+    let mut limited = command(id(1));
+    limited.spec.time_limit_ms = Some(1000);
+    durable.desk.ask(Request::Submit(Box::new(limited)));
+    durable.desk.fact(id(1), Fact::Started { pid: Some(100) });
+    durable.desk.now.mono = begin.plus_ms(10);
+    let again = submit(&mut durable.desk, 2, repeated(Rule::Restart(Restart::Always)));
+    durable.desk.now.mono = begin.plus_ms(20);
+    let mut kept = durable.kept();
+    assert_eq!(kept.reached(), begin.plus_ms(20));
+    kept.counters.mono = Mono::default();
+    assert_eq!(kept.reached(), begin.plus_ms(10));
+    kept.tasks.retain(|(_, row)| row.task.id != again);
+    assert_eq!(kept.reached(), begin, "its time limit is known");
 }

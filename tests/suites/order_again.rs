@@ -182,7 +182,10 @@ fn r108_invalid_retry_params_are_named() {
             "`retry` and `restart` can't be combined",
         ),
         (SubmitParams { stdin: Some(Stdin::Fd), ..with(retry(1)) }, "descriptors can be used only once"),
-        (SubmitParams { stdin: Some(Stdin::Sent), ..with(retry(1)) }, "input and descriptors can be used only"),
+        (
+            SubmitParams { stdin: Some(Stdin::Sent), ..with(retry(1)) },
+            "input and descriptors can be used only",
+        ),
     ] {
         let error = daemon.refusal::<TaskSubmit>(&params);
         assert!(error.message.contains(part), "{error}");

@@ -194,5 +194,6 @@ pub fn refuse(task: TaskId, control: &Control, done: DoneSender, why: &str) {
     };
     let error = RpcError::new(ErrorKind::Internal, format!("task {task} can't be {what} now: {why}"));
     // Fails if the client is no longer waited for.
-    let _ = done.send(error.hint(format!("`bgctl status {task}` shows its state; repeat it later if need be")));
+    let _ =
+        done.send(error.hint(format!("`bgctl status {task}` shows its state; repeat it later if need be")));
 }

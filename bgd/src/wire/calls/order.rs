@@ -10,8 +10,8 @@ use bgd_shared::order::{After, PRIORITIES, Restart, Retry, is_group_name};
 use bgd_shared::params::parse_params;
 use bgd_shared::request::Matching;
 use bgd_shared::request::{
-    self, EditParams, GroupParams, GroupSetParams, ListParams, Method, RerunParams, SelectParams,
-    Stdin, SubmitParams,
+    self, EditParams, GroupParams, GroupSetParams, ListParams, Method, RerunParams, SelectParams, Stdin,
+    SubmitParams,
 };
 use bgd_shared::time::Timestamp;
 

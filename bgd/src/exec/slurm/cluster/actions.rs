@@ -72,7 +72,8 @@ impl Cluster {
                 return self.refuse((task, number), Some(control.clone()), Some(done), ONLY_LOWER);
             }
             Control::Hold { held: true, .. } => {
-                return self.refuse((task, number), Some(control.clone()), Some(done), "it has started there");
+                let why = "it has started there";
+                return self.refuse((task, number), Some(control.clone()), Some(done), why);
             }
             // A process asks no questions, and has no terminal here.
             Control::Hold { held: false, .. } | Control::Answer { .. } | Control::Detach { .. } => return,

@@ -459,7 +459,8 @@ impl Dispatcher {
         if self.durable.is_none() || !is_process || !(self.core.is_closing() || signals::is_end_pending()) {
             return false;
         }
-        let is_left = self.core.get(&task.into()).is_ok_and(|task| announces_itself(&task))
+        let outlives = |task: &Task| announces_itself(task) && task.outlives_daemon();
+        let is_left = self.core.get(&task.into()).is_ok_and(|task| outlives(&task))
             && self.core.take_back_start(task);
         if is_left {
             // Nothing starts until the signal is read, nor after that.

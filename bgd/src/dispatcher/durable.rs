@@ -460,8 +460,8 @@ impl Dispatcher {
             return false;
         }
         let outlives = |task: &Task| announces_itself(task) && task.outlives_daemon();
-        let is_left = self.core.get(&task.into()).is_ok_and(|task| outlives(&task))
-            && self.core.take_back_start(task);
+        let is_left =
+            self.core.get(&task.into()).is_ok_and(|task| outlives(&task)) && self.core.take_back_start(task);
         if is_left {
             // Nothing starts until the signal is read, nor after that.
             self.handle(Input::HoldStarts(!self.core.is_closing() || self.has_trouble()));

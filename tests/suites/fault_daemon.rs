@@ -355,7 +355,7 @@ fn signals_without_a_meaning_leave_daemon_and_keeper_alive_and_are_not_ignored_i
 
 /// As if the machine had slept: only the wall clock advances then.
 #[test]
-fn r104_end_of_a_delay_is_shown_as_it_is_after_a_sleep_of_the_machine() {
+fn r105_end_of_a_delay_is_shown_as_it_is_after_a_sleep_of_the_machine() {
     const HOUR_MS: u64 = 3_600_000;
     let clock = WallClock::new();
     let daemon = TestDaemon::builder().prelude(clock.prelude()).start();

@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn r104_shown_end_of_a_delay_follows_the_clock_that_decides() {
+    fn r105_shown_end_of_a_delay_follows_the_clock_that_decides() {
         let begin = Timestamp::from_unix_ms(1_800_000_000_000);
         let delay = NotBefore::Delay { at: Mono(10_000), wall: begin.plus_ms(10_000) };
         // The monotonic clock has advanced by four seconds, with six left, and the wall clock by this much.

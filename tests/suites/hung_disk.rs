@@ -13,15 +13,18 @@ use std::time::Duration;
 use bgd_tests::handed::Job;
 use bgd_tests::hung_disk::HungDisk;
 use bgd_tests::prompts::fake_agent;
+use bgd_tests::shared::client::ClientError;
 use bgd_tests::shared::handoff;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::notice::InboxItem;
 use bgd_tests::shared::request::{
-    CancelParams, HandoffParams, HandoffStream, ListParams, SubmitParams, TaskCancel, TaskList, TaskSubmit,
+    CancelParams, DaemonUpgrade, HandoffParams, HandoffStream, ListParams, SubmitParams, TaskCancel,
+    TaskList, TaskSubmit, UpgradeParams,
 };
 use bgd_tests::shared::task::{Status, Task};
 use bgd_tests::shared::text::{Env, OsText};
 use bgd_tests::templates::toml_words;
+use bgd_tests::upgrades::upgrade_under_load;
 use bgd_tests::user::must_be_root;
 use bgd_tests::{Raw, TestDaemon, parallel, wait};
 use serde_json::json;
@@ -382,4 +385,19 @@ fn r51_configuration_reloads_while_token_file_is_on_hung_disk_as_root() {
     wait::poll_until("a look at the last file", || {
         daemon.channel("chat").problem.filter(|why| why.contains("/nowhere/token")).map(drop)
     });
+}
+
+/// Every other upgrade would be refused as long as the disk hangs.
+#[test]
+fn r123_upgrade_to_program_on_hung_disk_is_refused_as_root() {
+    must_be_root();
+    let daemon = TestDaemon::start();
+    let disk = HungDisk::mount(&daemon.home().join("hung"));
+    let binary = Some(disk.folder().join("bgd").as_os_str().into());
+    let upgraded = daemon.client().call::<DaemonUpgrade>(&UpgradeParams { binary });
+    let Err(ClientError::Rpc(error)) = upgraded else { panic!("it is not refused: {upgraded:?}") };
+    assert!(error.message.contains("does not answer: try again later"), "{error:?}");
+    others_are_served(&daemon);
+    drop(disk);
+    upgrade_under_load(&daemon);
 }

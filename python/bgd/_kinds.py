@@ -243,6 +243,13 @@ class JournalUnwritable(CallError):
     exit_code = 70
 
 
+class AnswerTooLarge(CallError):
+    """The call was carried out, but its answer is longer than clients accept."""
+
+    kind = "answer_too_large"
+    exit_code = 70
+
+
 BY_KIND: dict[str, type[CallError]] = {
     "parse_error": ParseError,
     "invalid_request": InvalidRequest,
@@ -277,6 +284,7 @@ BY_KIND: dict[str, type[CallError]] = {
     "unknown_executor": UnknownExecutor,
     "upgrade_refused": UpgradeRefused,
     "journal_unwritable": JournalUnwritable,
+    "answer_too_large": AnswerTooLarge,
 }
 """The exceptions by their kind on the wire."""
 
@@ -314,4 +322,5 @@ __all__ = [
     "UnknownExecutor",
     "UpgradeRefused",
     "JournalUnwritable",
+    "AnswerTooLarge",
 ]

@@ -1003,7 +1003,7 @@ class Methods:
         umask: Optional[int] = None,
         fds: Sequence[int] = (),
         timeout: Timeout = DEFAULT,
-    ) -> types.TaskResult:
+    ) -> types.SubmitResult:
         """Submits a command, or a prompt for an agent, and returns its task, which is `pending` and
         visible to every other call. It starts when its conditions are met and its group has free
         slots; a task is never rejected for lack of a slot.
@@ -1113,7 +1113,7 @@ class Methods:
             "time_limit_ms": time_limit_ms,
             "umask": umask,
         }
-        result: types.TaskResult = self._call("task.submit", params, timeout, fds)
+        result: types.SubmitResult = self._call("task.submit", params, timeout, fds)
         return result
 
     def task_submit_many(
@@ -2191,7 +2191,7 @@ class AsyncMethods:
         umask: Optional[int] = None,
         fds: Sequence[int] = (),
         timeout: Timeout = DEFAULT,
-    ) -> types.TaskResult:
+    ) -> types.SubmitResult:
         """Submits a command, or a prompt for an agent, and returns its task, which is `pending` and
         visible to every other call. It starts when its conditions are met and its group has free
         slots; a task is never rejected for lack of a slot.
@@ -2301,7 +2301,7 @@ class AsyncMethods:
             "time_limit_ms": time_limit_ms,
             "umask": umask,
         }
-        result: types.TaskResult = await self._call("task.submit", params, timeout, fds)
+        result: types.SubmitResult = await self._call("task.submit", params, timeout, fds)
         return result
 
     async def task_submit_many(

@@ -175,6 +175,7 @@ ErrorKind = Literal[
     "unknown_executor",
     "upgrade_refused",
     "journal_unwritable",
+    "answer_too_large",
     "unknown",
 ]
 """Kind of an error. Clients should decide by this alone.
@@ -246,6 +247,8 @@ interrupted by the end of the daemon.
 
 `journal_unwritable`: The journal of a durable daemon can't be written, for example because the disk
 is full, so no task is accepted.
+
+`answer_too_large`: The call was carried out, but its answer is longer than clients accept.
 
 `unknown`: A kind added by a newer daemon. Never sent.
 """
@@ -386,12 +389,15 @@ HandoffStream = Literal[
 Kind = Literal[
     "process",
     "agent",
+    "unknown",
 ]
 """Kind of a task.
 
 `process`: A command.
 
 `agent`: A prompt for an AI agent.
+
+`unknown`: A kind added by a newer daemon.
 """
 
 NoticeKind = Literal[
@@ -438,6 +444,7 @@ Origin = Literal[
     "submit",
     "run",
     "handoff",
+    "unknown",
 ]
 """How a task was created.
 
@@ -446,6 +453,8 @@ Origin = Literal[
 `run`: Started by the daemon as a foreground job.
 
 `handoff`: Started by another program and handed over while it ran.
+
+`unknown`: A way added by a newer daemon.
 """
 
 OriginKind = Literal[
@@ -559,8 +568,8 @@ Stdin = Literal[
 
 `pipe`: A pipe for `task.write`.
 
-`sent`: A pipe for `task.write` that the submitter fills. The task can't be run again, as its
-input is gone then.
+`sent`: A pipe for `task.write` that the submitter fills. The task can't be run again, as its input
+is gone then.
 """
 
 StepStatus = Literal[
@@ -1939,7 +1948,7 @@ class Output(_Output, total=False):
     """The output of a task."""
 
     lost_because: str
-    """Error of the last lost write, or that the file was truncated."""
+    """Error of the last lost write, or that the file was truncated or removed."""
 
     lost_bytes: int
     """Bytes that the daemon could not write, for example on a full disk: output of a terminal or of a
@@ -2005,9 +2014,7 @@ class OutputParams(_OutputParams, total=False):
     """With `split`: which stream. Default: stdout."""
 
 
-class OutputResult(TypedDict):
-    """Result of `task.output`."""
-
+class _OutputResult(TypedDict):
     data: str
     """The bytes."""
 
@@ -2031,6 +2038,15 @@ class OutputResult(TypedDict):
 
     task: Task
     """The task, with its progress."""
+
+
+class OutputResult(_OutputResult, total=False):
+    """Result of `task.output`."""
+
+    attempt_offset: int
+    """Start of the output of the task's latest attempt, in bytes, if there can be several. Those of
+    earlier ones are in `attempts` of the task.
+    """
 
 
 class PlanStep(TypedDict):
@@ -2399,15 +2415,22 @@ class SubmitManyParams(_SubmitManyParams, total=False):
     """
 
 
-class SubmitManyResult(TypedDict):
-    """Result of `task.submit_many`."""
-
+class _SubmitManyResult(TypedDict):
     batch: TaskId
     """Id of the batch, in the form of a task id."""
 
     ids: list[TaskId]
     """Ids of the tasks of this part, in the order of their commands. They exist once the last part has
     been answered.
+    """
+
+
+class SubmitManyResult(_SubmitManyResult, total=False):
+    """Result of `task.submit_many`."""
+
+    existing: bool
+    """With `task`: whether a batch with its `key` existed before this call. Also true for a repeated
+    call if the first one has arrived.
     """
 
 
@@ -2565,6 +2588,20 @@ class SubmitParams(TypedDict, total=False):
 
     umask: Optional[int]
     """The file mode creation mask, 0 to 0o777. Default 0o022."""
+
+
+class _SubmitResult(TypedDict):
+    task: Task
+    """The task."""
+
+
+class SubmitResult(_SubmitResult, total=False):
+    """Result of `task.submit`."""
+
+    existing: bool
+    """Whether the task with this `key` existed before this call, which then submitted nothing. Also
+    true for a repeated call if the first one has arrived.
+    """
 
 
 class SubscribeParams(TypedDict, total=False):

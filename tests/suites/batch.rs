@@ -188,7 +188,8 @@ fn r112_incomplete_or_invalid_batch_submits_nothing() {
     let daemon = TestDaemon::start();
     let mut client = daemon.client();
     let first = SubmitManyParams { more: true, ..many(&daemon, 3) };
-    let SubmitManyResult { batch, ids, .. } = client.call::<TaskSubmitMany>(&first).expect("task.submit_many");
+    let SubmitManyResult { batch, ids, .. } =
+        client.call::<TaskSubmitMany>(&first).expect("task.submit_many");
     assert_eq!((ids.len(), count(&daemon)), (3, 0));
     let further = SubmitManyParams { task: None, batch: Some(batch), ..many(&daemon, 2) };
     // Only the connection that began the batch can continue it.

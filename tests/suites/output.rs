@@ -524,7 +524,8 @@ fn output_of_attempts_after_one_that_died_on_the_alternate_screen_is_shown() {
 #[test]
 fn part_of_an_output_that_begins_on_the_alternate_screen_is_left_out_up_to_its_end() {
     let daemon = TestDaemon::start();
-    let line = r"printf 'before\n\033[?1049h'; printf 'cell\ncell\ncells\n'; printf '\033[?1049l'; echo after";
+    let line =
+        r"printf 'before\n\033[?1049h'; printf 'cell\ncell\ncells\n'; printf '\033[?1049l'; echo after";
     let id = submit_in_terminal(&daemon, &[], line);
     daemon.block(&[id]);
     let length = daemon.output(id).len();

@@ -124,7 +124,8 @@ fn tmux_pane_is_a_parent_session() {
     tmux.env("PATH", format!("{}:/usr/bin:/bin", bgctl_path().parent().unwrap().display()));
     let mut terminal = Terminal::open(&tmux);
     terminal.wait_line("$");
-    terminal.type_line("echo $TMUX_PANE > pane; echo $TMUX > server; bgctl session key > key; echo done >> key");
+    terminal
+        .type_line("echo $TMUX_PANE > pane; echo $TMUX > server; bgctl session key > key; echo done >> key");
     wait::for_line(&daemon.home().join("key"), "done");
     // A server other than the default one, whose panes are also counted from 0, as are those of the next one there.
     let server = text(&daemon, "server");

@@ -118,10 +118,8 @@ mod tests {
         answer(1).give_within(most, &"123");
         answer(2).give_within(most, &"1234");
         let lines = client.next_bytes(|| false).await.unwrap();
-        let lines: Vec<Value> = serde_json::Deserializer::from_slice(&lines)
-            .into_iter()
-            .collect::<Result<_, _>>()
-            .unwrap();
+        let lines: Vec<Value> =
+            serde_json::Deserializer::from_slice(&lines).into_iter().collect::<Result<_, _>>().unwrap();
         assert_eq!((lines.len(), &lines[0]["result"], &lines[1]["id"]), (2, &"123".into(), &2.into()));
         let error = &lines[1]["error"];
         assert_eq!(error["data"]["kind"], "answer_too_large");

@@ -72,7 +72,7 @@ pub fn is_end_pending() -> bool {
 }
 
 fn commands() -> SigSet {
-    SigSet::from_iter(ENDS.into_iter().chain([Signal::SIGHUP]))
+    ENDS.into_iter().chain([Signal::SIGHUP]).collect()
 }
 
 fn child() -> SigSet {

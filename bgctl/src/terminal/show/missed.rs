@@ -74,12 +74,7 @@ impl ScreenView<'_> {
     }
 
     /// Begins to read this part of the output, to show it. Everything before `from` was shown.
-    fn read_gap(
-        &mut self,
-        from: u64,
-        (next, end): (u64, u64),
-        held: Vec<OutputNews>,
-    ) -> Result<(), Failure> {
+    fn read_gap(&mut self, from: u64, (next, end): (u64, u64), held: Vec<OutputNews>) -> Result<(), Failure> {
         let call = self.read_part(next, end)?;
         let filter = TextFilter::new(self.was_alternate, from);
         self.gap = Some(Gap { next, end, call, filter, held, is_over: false });

@@ -303,9 +303,10 @@ impl Shared {
         if std::mem::replace(&mut *known, unwatched) == unwatched {
             return;
         }
-        match unwatched {
-            Some(why) => tracing::warn!("{}", why.describe(self.folder.path())),
-            None => tracing::info!("outputs are watched by inotify again"),
+        if let Some(why) = unwatched {
+            tracing::warn!("{}", why.describe(self.folder.path()));
+        } else {
+            tracing::info!("outputs are watched by inotify again");
         }
     }
 

@@ -66,7 +66,13 @@ impl Origin {
         let name = format!("{executor}@{}", socket.to_string_lossy().replace('/', "+"));
         let note = state.join("executors").join(name);
         let there = Note::read(&note).there;
-        Self { tag, session: session_of(instance), instance: instance.to_owned(), note, there: there.into() }
+        Self {
+            tag,
+            session: session_of(instance),
+            instance: instance.to_owned(),
+            note,
+            there: Mutex::new(there),
+        }
     }
 
     /// Notes that this instance may have tasks on the machine.

@@ -455,7 +455,6 @@ mod tests {
             &["submit", "--after", "3f2a:done", "x"],
             &["submit", "--in", "1s", "--at", "14:00", "x"],
             &["submit", "--at", "25:00", "x"],
-            &["submit", "--retry", "0", "x"],
             &["submit", "--retry", "1001", "x"],
             &["submit", "--retry-delay", "1s", "x"],
             &["submit", "--retry", "1", "--restart", "always", "x"],

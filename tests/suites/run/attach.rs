@@ -264,6 +264,23 @@ fn detach_hint_is_above_the_drawn_screen() {
 }
 
 #[test]
+fn detach_hint_covers_no_text_on_a_narrow_terminal() {
+    let daemon = TestDaemon::start();
+    let line = "echo one; echo two; exec sleep 1000";
+    let id: TaskId = daemon.run(&["submit", "--pty", "--shell", line]).success().word();
+    daemon.wait_output(id, "two");
+    let mut terminal = Terminal::sized(&daemon.bgctl(&["attach", &id.to_string()]), (24, 20));
+    terminal.wait("the hint above the text", |screen| {
+        let shown = screen.contents();
+        let lines: Vec<&str> = shown.lines().map(str::trim_end).take(3).collect();
+        matches!(lines[..], [hint, "one", "two"] if hint.starts_with("[Ctrl-B] Detach"))
+    });
+    terminal.type_keys("\x02");
+    assert!(terminal.ended().success(), "{terminal:?}");
+    daemon.cancel(&[id]);
+}
+
+#[test]
 fn stopped_attach_can_be_killed() {
     let daemon = TestDaemon::start();
     for options in [&["--pty"][..], &[]] {

@@ -6,11 +6,12 @@ use std::time::Instant;
 use bgd_shared::client::{ClientError, Protocol, Received};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::request::{
-    Hello, OutputNews, TaskAttach, TaskBlock, TaskDetach, TaskOutput, TaskWrite, WriteResult,
+    Hello, OutputNews, TaskAttach, TaskBlock, TaskDetach, TaskOutput, TaskWrite, TerminalSize, WriteResult,
 };
 
 use super::{ScreenView, WRITE_PAUSE, write_hint};
 use crate::failure::Failure;
+use crate::render::width::cut;
 use crate::terminal::answers;
 use crate::terminal::keyboard::is_in_foreground;
 
@@ -115,14 +116,19 @@ impl ScreenView<'_> {
             return Ok(());
         }
         let mut hint = if news.redraw { self.job.next_hint() } else { None };
-        // The alternate screen leaves the main one as it is, and so does a job that has written nothing.
-        let stays = bytes.is_empty() || self.job.out.would_be_alternate(news.restore.as_deref());
-        if let Some(hint) = hint.take_if(|_| stays) {
+        let TerminalSize { rows, cols } = self.size;
+        // The alternate screen leaves the main one as it is, and so does a job that has written nothing. A single row
+        // has room for the text only.
+        let comes_first =
+            bytes.is_empty() || rows == 1 || self.job.out.would_be_alternate(news.restore.as_deref());
+        if let Some(hint) = hint.take_if(|_| comes_first) {
             write_hint(&hint);
         }
         let mut shown = self.job.out.show(&bytes, news.restore);
         if let Some(hint) = hint {
-            shown = shown.and_then(|()| self.job.out.show(on_top(&hint).as_bytes(), None));
+            // A longer one would go on in the next row, over the text there.
+            let line = cut(&hint, cols.into());
+            shown = shown.and_then(|()| self.job.out.show(on_top(&line).as_bytes(), None));
         }
         if let Err(error) = shown.and_then(|()| self.tell_progress(&bytes)) {
             self.job.lose_output(error);

@@ -164,6 +164,25 @@ fn dropped_output_of_a_terminal_is_reported_on_a_terminal() {
 }
 
 #[test]
+fn dropped_output_is_reported_on_a_line_of_its_own_in_attach() {
+    let daemon = bounded();
+    let mut watch = daemon.watch();
+    // The head ends within a line.
+    let id = daemon.submit_shell("seq -f %0100.0f 80000; exec sleep 1000");
+    let task = watch.until(|event| event.task.id == id && event.task.output.bytes == 80_000 * 101).task;
+    assert!(task.output.dropped_bytes > 0, "{task:?}");
+    let mut terminal = Terminal::bgctl(&daemon, &["attach", &id.to_string()]);
+    terminal.wait_shown("the report", |shown| {
+        let said = b" bytes were dropped here (limits.output_bytes)\r";
+        let mut lines = shown.split(|byte| *byte == b'\n');
+        lines.any(|line| line.starts_with(b"bgctl: ") && line.ends_with(said))
+    });
+    terminal.type_keys("\x02");
+    assert!(terminal.ended().success(), "{terminal:?}");
+    daemon.cancel(&[id]);
+}
+
+#[test]
 fn output_is_bounded_while_task_runs() {
     let daemon = bounded();
     let mut watch = daemon.watch();

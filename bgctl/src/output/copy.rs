@@ -55,11 +55,16 @@ pub fn ranges(from: u64, end: u64, dropped: u64) -> Vec<Range<u64>> {
     pieces(from, end, dropped).into_iter().filter_map(there).collect()
 }
 
-/// Reports on standard error that `bytes` are missing at this position.
+/// Returns the message that `bytes` are missing at this position.
+pub fn dropped_here(bytes: u64) -> String {
+    let were = if bytes == 1 { "was" } else { "were" };
+    format!("{} {were} dropped here (limits.output_bytes)", count(bytes, "byte"))
+}
+
+/// Reports [`dropped_here`] on standard error.
 pub fn report_dropped(bytes: u64) {
     // Ignores a closed standard error: the output matters more.
-    let were = if bytes == 1 { "was" } else { "were" };
-    say(format_args!("bgctl: {} {were} dropped here (limits.output_bytes)", count(bytes, "byte")));
+    say(format_args!("bgctl: {}", dropped_here(bytes)));
 }
 
 /// The message that the following output starts again at the beginning of the file.

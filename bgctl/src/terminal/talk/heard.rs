@@ -9,7 +9,7 @@ use bgd_shared::time::Timestamp;
 
 use super::{TextView, subscription};
 use crate::failure::Failure;
-use crate::output::copy::{TRUNCATED, report_dropped};
+use crate::output::copy::{TRUNCATED, dropped_here};
 use crate::render::question::question;
 use crate::terminal::answers;
 use crate::terminal::attachment::AttachmentEnd;
@@ -89,18 +89,13 @@ impl TextView<'_> {
             return Ok(());
         }
         let is_new = next > self.next;
-        if offset > self.next {
-            report_dropped(offset - self.next);
-        }
+        self.note_dropped(offset - self.next);
         let bytes = encoding.decode(data).map_err(Failure::unreadable_output)?;
         if let Err(error) = self.job.out.show(&bytes) {
             self.job.lose_output(error);
             return Ok(());
         }
-        let dropped = next.saturating_sub(offset + bytes.len() as u64);
-        if dropped > 0 {
-            report_dropped(dropped);
-        }
+        self.note_dropped(next.saturating_sub(offset + bytes.len() as u64));
         self.next = self.next.max(next);
         if is_last && (eof || !is_new) {
             self.finish();
@@ -109,6 +104,13 @@ impl TextView<'_> {
         self.has_more |= is_new;
         self.show_question(&task);
         Ok(())
+    }
+
+    /// Shows amid the text that this many bytes are missing here, if any.
+    fn note_dropped(&mut self, bytes: u64) {
+        if bytes > 0 {
+            self.note(&format!("bgctl: {}\n", dropped_here(bytes)));
+        }
     }
 
     /// Shows the agent's question, once.

@@ -487,22 +487,33 @@ fn r126_no_start_flag_keeps_waiter_from_starting_daemon() {
     daemon.run(&["daemon", "stop", "--cancel"]).success();
 }
 
-/// The answer is sent by the daemon's first thread.
+/// The answer is sent by the daemon's first thread; for a batch, it is the second one, after that to `hello`.
 #[test]
 fn r126_submit_with_lost_reply_is_executed_once_as_root() {
     must_be_root();
-    for key in [&[][..], &["--key", "k"]] {
+    for (is_batch, has_key) in [(false, false), (false, true), (true, false), (true, true)] {
         let mut daemon = TestDaemon::durable("");
-        let mut strace = injected(&daemon.process(), "bgd", "sendmsg:signal=KILL");
-        let submitted = daemon.run(&[&["submit", "--hold"], key, &["--", "true"]].concat());
+        let items = daemon.home().join("items");
+        fs::write(&items, "item\n").unwrap();
+        let batch = ["--each", items.to_str().unwrap()];
+        let (each, answer, why) = if is_batch {
+            (&batch[..], 2, "may have accepted the whole batch")
+        } else {
+            (&[][..], 1, "may have been carried out")
+        };
+        let key = if has_key { &["--key", "k"][..] } else { &[] };
+        let mut strace = injected(&daemon.process(), "bgd", &format!("sendmsg:signal=KILL:when={answer}"));
+        let submitted = daemon.run(&[&["submit", "--hold"], each, key, &["--", "true"]].concat());
         strace.wait().unwrap();
         daemon.kill9();
-        if key.is_empty() {
-            let refused = submitted.expect_code(69);
-            assert!(refused.stderr.contains("may have been carried out"), "{}", refused.stderr);
-            daemon.launch();
+        if has_key {
+            let submitted = submitted.success();
+            assert!(submitted.stderr.contains(GOES_ON), "{submitted:?}");
+            assert!(!submitted.stderr.contains("exists"), "{submitted:?}");
         } else {
-            assert!(submitted.success().stderr.contains(GOES_ON));
+            let refused = submitted.expect_code(69);
+            assert!(refused.stderr.contains(why), "{}", refused.stderr);
+            daemon.launch();
         }
         let tasks = daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
         assert_eq!(tasks.len(), 1, "{tasks:?}");

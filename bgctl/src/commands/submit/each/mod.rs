@@ -115,7 +115,7 @@ fn too_long(number: usize) -> Failure {
 ///
 /// # Errors
 /// There is no daemon, or it refuses: then nothing was submitted. A daemon on this machine ends after the last part was
-/// sent: tasks may have run by then, so the batch is not submitted again. A host can't be reached again.
+/// sent: tasks may have run by then, so a batch without a key is not submitted again. A host can't be reached again.
 pub fn submit(
     task: &SubmitParams,
     each: &Each,
@@ -133,7 +133,7 @@ pub fn submit(
             Err(failure) if !is_named && task.key.is_some() && may_be_older(&failure) => task.key = None,
             // The daemon forgets a batch whose last part it does not receive, and recognises a complete one by its key
             // (R142).
-            Err(failure) if (is_remote && task.key.is_some()) || !is_sent.get() => {
+            Err(failure) if task.key.is_some() || !is_sent.get() => {
                 context.link.recover(failure)?;
                 is_repeated |= is_sent.get();
             }

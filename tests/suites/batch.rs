@@ -313,10 +313,18 @@ fn client_is_answered_while_the_tasks_of_its_batch_are_added() {
     let batch = many(&daemon, BATCH_PART);
     let submit = json!({"jsonrpc": "2.0", "id": 1, "method": "task.submit_many", "params": batch});
     let hello = json!({"jsonrpc": "2.0", "id": 2, "method": "hello"});
-    raw.send(format!("{submit}\n{hello}\n").as_bytes()).unwrap();
-    let answers = [(); 2].map(|()| raw.receive().expect("the daemon answers"));
-    assert_eq!((&answers[0]["id"], &answers[1]["id"]), (&json!(2), &json!(1)));
-    assert_eq!(answers[1]["result"]["ids"].as_array().map(Vec::len), Some(BATCH_PART), "{}", answers[1]);
+    // On a busy machine, the daemon may read the second call only once all tasks are added.
+    let is_answered_meanwhile = (0..5).any(|_| {
+        raw.send(format!("{submit}\n{hello}\n").as_bytes()).unwrap();
+        let mut answers = [(); 2].map(|()| raw.receive().expect("the daemon answers"));
+        let is_first = answers[0]["id"] == 2;
+        answers.sort_by_key(|answer| answer["id"].as_u64());
+        let [submitted, greeted] = answers;
+        assert_eq!(submitted["result"]["ids"].as_array().map(Vec::len), Some(BATCH_PART), "{submitted}");
+        assert_eq!((&greeted["id"], &greeted["result"]["protocol"]), (&json!(2), &json!(1)), "{greeted}");
+        is_first
+    });
+    assert!(is_answered_meanwhile);
 }
 
 #[test]

@@ -90,8 +90,8 @@ fn out_of_reach(tasks: &[Task]) -> Option<String> {
         tasks.iter().filter(is_unknown).filter_map(|task| task.on.as_deref().map(clean)).collect();
     let places = (!places.is_empty()).then(|| listed(places.into_iter(), 3))?;
     Some(format!(
-        "{places} can't be asked now: what runs there is ended as soon as that is possible. The answer comes at most \
-         10 s after the grace period"
+        "{places} can't be asked now: what runs there is ended as soon as that is possible. bgctl waits for that at \
+         most 10 s longer than the grace period"
     ))
 }
 

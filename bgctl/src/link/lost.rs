@@ -131,7 +131,7 @@ pub fn stopped() -> Failure {
 pub fn without_journal(path: &str) -> Failure {
     let message = format!("the daemon was stopped, and its tasks are lost: {}", missing_journal(path));
     Failure::new(Code::NO_DAEMON, CONNECTION_LOST, message)
-        .hint("put the journal's folder back before the next daemon starts: then that finds them again")
+        .hint("put the journal's folder back before the next daemon starts, so that it finds them again")
 }
 
 /// Creates a failure: `what` does not work with a daemon on a remote machine.

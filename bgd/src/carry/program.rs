@@ -98,11 +98,6 @@ impl Trial {
         tried.kill();
     }
 
-    /// Reports whether the upgrade was given up.
-    pub fn is_given_up(&self) -> bool {
-        self.0.lock().is_given_up
-    }
-
     /// Records the current process. It must not be reaped before [`Self::end`].
     fn begin(&self, process: PidFd) {
         let mut tried = self.0.lock();

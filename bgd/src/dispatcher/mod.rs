@@ -330,9 +330,7 @@ impl Dispatcher {
             Internal::Notice { number, delivery } => self.delivery_changed(number, delivery),
             Internal::Recorded(recorded) => self.recorded(recorded),
             Internal::ChannelsDone => self.notifier.is_done(),
-            Internal::Upgrade { trial, program, was_tried } => {
-                self.upgrade_looked_at(&trial, program, was_tried);
-            }
+            Internal::Upgrade { program, was_tried } => self.upgrade_looked_at(program, was_tried),
             Internal::Reload => self.read_config(None),
             Internal::Terminate { signal } => self.terminate(signal),
         }

@@ -45,8 +45,12 @@ const MACHINES: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a worker may take to check the program, or to try it: longer than the program itself may take for either.
+/// Its disk, or that of the daemon's files, may hang.
 const CHECK: Duration = Duration::from_secs(15);
 const TRY: Duration = Duration::from_secs(75);
+
+/// Why an upgrade is refused for which that is not long enough.
+const HANGS: &str = "the disk of the program, or of the daemon's files, does not answer: try again later";
 
 /// What else replaces the program if an upgrade must wait for something for too long.
 const INSTEAD: &str = "`bgctl daemon restart` replaces the program without waiting for that; only a durable daemon keeps \
@@ -88,28 +92,31 @@ impl Dispatcher {
                 .refuse(&RpcError::new(ErrorKind::InvalidParams, "`binary` is not an absolute path"));
         }
         let (held, phase, trial) = (Duration::ZERO, Phase::OnWorker, Trial::default());
-        let waits_since = Instant::now();
-        let worker_until = waits_since + CHECK;
-        self.upgrade = Some(Upgrade { answer, waits_since, held, worker_until, phase, trial: trial.clone() });
-        let internals = self.internals.clone();
+        self.upgrade =
+            Some(Upgrade { answer, waits_since: Instant::now(), held, phase, trial: trial.clone() });
         let journal = self.durable.as_ref().map(|_| journal::FORMAT);
-        self.context.workers.later(move || {
-            let opened = Candidate::open(&path, journal, trial.clone());
-            let program = opened.map(Box::new).map_err(|why| format!("{}: {why}", path.display()));
-            internals.send(Internal::Upgrade { trial, program, was_tried: false });
+        self.look_at_program(false, move || {
+            let opened = Candidate::open(&path, journal, trial);
+            opened.map(Box::new).map_err(|why| format!("{}: {why}", path.display()))
+        });
+    }
+
+    /// Has a worker check or try the program. Each look at a disk that hangs occupies a thread: few are allowed.
+    fn look_at_program(
+        &self,
+        was_tried: bool,
+        look: impl FnOnce() -> Result<Box<Candidate>, String> + Send + 'static,
+    ) {
+        let (workers, internals) = (self.context.workers.clone(), self.internals.clone());
+        tokio::spawn(async move {
+            let looked = workers.program(if was_tried { TRY } else { CHECK }, look).await;
+            let program = looked.unwrap_or_else(|| Err(HANGS.to_owned()));
+            internals.send(Internal::Upgrade { program, was_tried });
         });
     }
 
     /// Continues after a worker has checked or tried the program.
-    pub(super) fn upgrade_looked_at(
-        &mut self,
-        trial: &Trial,
-        program: Result<Box<Candidate>, String>,
-        was_tried: bool,
-    ) {
-        if trial.is_given_up() {
-            return;
-        }
+    pub(super) fn upgrade_looked_at(&mut self, program: Result<Box<Candidate>, String>, was_tried: bool) {
         match program {
             Ok(program) => {
                 if let Some(upgrade) = &mut self.upgrade {
@@ -169,12 +176,11 @@ impl Dispatcher {
 
     /// Returns when to call [`Self::upgrade_step`] again, even if nothing happens.
     pub(super) fn upgrade_due(&self) -> Option<Instant> {
-        let upgrade = self.upgrade.as_ref()?;
-        Some(match &upgrade.phase {
-            Phase::OnWorker => upgrade.worker_until,
-            Phase::Holding { .. } => Instant::now() + LOOK,
-            Phase::Resting { until, .. } => *until,
-        })
+        match &self.upgrade.as_ref()?.phase {
+            Phase::OnWorker => None,
+            Phase::Holding { .. } => Some(Instant::now() + LOOK),
+            Phase::Resting { until, .. } => Some(*until),
+        }
     }
 
     /// Writes the state if no work is in progress: first for the program to try, then for it to take over.
@@ -187,12 +193,7 @@ impl Dispatcher {
         let (waits, phase) =
             (upgrade.waits_since.elapsed(), std::mem::replace(&mut upgrade.phase, Phase::OnWorker));
         let (since, program, was_tried) = match phase {
-            Phase::OnWorker if upgrade.worker_until > Instant::now() => return,
-            Phase::OnWorker => {
-                return self.refuse_upgrade(
-                    "the disk of the program, or of the daemon's files, does not answer: try again later",
-                );
-            }
+            Phase::OnWorker => return,
             Phase::Resting { until, program, was_tried } if until > Instant::now() => {
                 upgrade.phase = Phase::Resting { until, program, was_tried };
                 return;
@@ -262,7 +263,7 @@ impl Dispatcher {
         let dispatcher = self.freeze(mailbox, &upgrade.answer, waits, named);
         let upgrade = self.upgrade.insert(upgrade);
         // The remaining fields end with the upgrade.
-        let Upgrade { answer, waits_since: _, held, trial: _, worker_until: _, phase: _ } = upgrade;
+        let Upgrade { answer, waits_since: _, held, trial: _, phase: _ } = upgrade;
         let (held, asked) = (*held, answer.state());
         let upgrade_context = self.upgrade_context.as_ref().ok_or_else(gone)?;
         Ok(State {
@@ -290,17 +291,13 @@ impl Dispatcher {
         // The content that the next program must find. It is not parsed here, which would block all clients.
         let (tasks, connections) = (self.core.summary().total(), state.connections.all.len() as u64);
         let expected = Found { digest, tasks, connections };
-        let Some(upgrade) = &mut self.upgrade else { return };
-        upgrade.worker_until = Instant::now() + TRY;
-        let (trial, internals) = (upgrade.trial.clone(), self.internals.clone());
         let outputs = Arc::clone(&self.context.folder);
         let journal = self.durable.as_ref().and_then(|durable| durable.journal.file().cloned());
-        self.context.workers.later(move || {
+        self.look_at_program(true, move || {
             let tried = program.try_with(&file, &expected);
             let tried = tried.map_err(|why| format!("the program was tried: {why}"));
             // Checked as late as possible: after this, neither the next program nor this one can do without them.
-            let program = tried.and_then(|()| has_files(&outputs, journal.as_ref())).map(|()| program);
-            internals.send(Internal::Upgrade { trial, program, was_tried: true });
+            tried.and_then(|()| has_files(&outputs, journal.as_ref())).map(|()| program)
         });
     }
 

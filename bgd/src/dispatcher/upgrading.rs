@@ -38,8 +38,6 @@ pub(super) struct Upgrade {
     pub(super) held: Duration,
     /// The process that reads the state, if there is one.
     pub(super) trial: Trial,
-    /// When a worker must have checked or tried the program: a disk may hang.
-    pub(super) worker_until: Instant,
     pub(super) phase: Phase,
 }
 

@@ -13,7 +13,7 @@ use bgd_shared::time::Timestamp;
 use tokio::sync::mpsc;
 
 use crate::agents::Agent;
-use crate::carry::program::{Candidate, Trial};
+use crate::carry::program::Candidate;
 use crate::client::Client;
 use crate::client::answer::Answer;
 use crate::config::{Config, ConfigError};
@@ -106,8 +106,6 @@ pub enum Internal {
     ChannelsDone,
     /// The program for an upgrade in place was inspected, or has tried to read the state.
     Upgrade {
-        /// Identifies the upgrade, which may have been given up meanwhile.
-        trial: Trial,
         /// The program, or why it can't take over.
         program: Result<Box<Candidate>, String>,
         /// Whether the program has tried to read the state.

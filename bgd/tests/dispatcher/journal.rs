@@ -5,15 +5,17 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bgd::carry::Obstacle;
 use bgd::client::{Client, ClientLimits};
 use bgd::config::Config;
 use bgd::core::{ExecutorName, Ordinal, State};
 use bgd::dispatcher::Dispatcher;
+use bgd::dispatcher::upgrading::UpgradeContext;
 use bgd::exec::context::Context;
 use bgd::exec::executor::Executors;
 use bgd::exec::messages;
 use bgd::exec::output::OutputFolder;
-use bgd::exec::threads::workers::Workers;
+use bgd::exec::threads::workers::{ELSEWHERE, Job, Workers};
 use bgd::journal::{Journal, PANICKED, Recorded};
 use bgd::os::clock::Clock;
 use bgd::os::signals;
@@ -52,6 +54,8 @@ struct Daemon {
     calls: Calls,
     internals: Internals,
     given: Arc<Given>,
+    /// The jobs of its workers, which nobody runs.
+    jobs: Arc<Mutex<Vec<Job>>>,
     client: Arc<Client>,
     made: u64,
     _home: TempDir,
@@ -63,9 +67,9 @@ impl Daemon {
         let clock = Clock::simulated(Timestamp::from_unix_ms(1_800_000_000_000));
         let config = Config::default();
         let (calls, facts, internals, mailbox) = bgd::wire::mailbox::new();
-        let jobs = Mutex::new(Vec::new());
-        // Nobody runs the jobs.
-        let workers = Workers::simulated(move |job| jobs.lock().unwrap().push(job));
+        let jobs = Arc::new(Mutex::new(Vec::new()));
+        let waiting = Arc::clone(&jobs);
+        let workers = Workers::simulated(move |job| waiting.lock().unwrap().push(job));
         let folder = Arc::new(OutputFolder::open(home.path().to_owned()).unwrap());
         let (reports, _) = messages::reports();
         let context = Context::new(folder, u64::MAX, workers, facts, reports, home.path().into());
@@ -74,7 +78,13 @@ impl Daemon {
         let held = Scripted::new(context.facts.clone(), None);
         let (executors, sender) = (Executors::default().with(ExecutorName::LOCAL, held), internals.clone());
         let dispatcher = Dispatcher::new(config, identity, executors, context, sender, limits);
-        let mut dispatcher = dispatcher.with_clock(clock);
+        let upgrades = UpgradeContext {
+            connections: Arc::default(),
+            state: Box::new(|_| Err(Obstacle::lasting("it is a test"))),
+            says: Box::new(|_| {}),
+            stopping: |_| {},
+        };
+        let mut dispatcher = dispatcher.with_clock(clock).upgradable(upgrades);
         let given = Arc::<Given>::default();
         let takes = Arc::clone(&given);
         let journal = Journal::simulated(move |step, changes| {
@@ -88,7 +98,7 @@ impl Daemon {
         let client = Arc::new(Client::new(1, ClientLimits { requests: 64, write_queue_bytes: 64 << 20 }));
         calls.try_send(Incoming::Connected(Arc::clone(&client))).unwrap();
         let wall_clock = WallClock::simulated(clock);
-        Self { dispatcher, mailbox, wall_clock, calls, internals, given, client, made: 0, _home: home }
+        Self { dispatcher, mailbox, wall_clock, calls, internals, given, jobs, client, made: 0, _home: home }
     }
 
     fn call(&mut self, method: &str, params: &Value) {
@@ -105,8 +115,13 @@ impl Daemon {
 
     /// Lets the daemon do its pending work: the clock advances only when there is none.
     async fn rest(&mut self) {
+        self.pass(Duration::from_millis(1)).await;
+    }
+
+    /// Lets this time pass.
+    async fn pass(&mut self, time: Duration) {
         let goes = self.dispatcher.go(&mut self.mailbox, &mut self.wall_clock);
-        assert!(tokio::time::timeout(Duration::from_millis(1), goes).await.is_err(), "nobody has stopped it");
+        assert!(tokio::time::timeout(time, goes).await.is_err(), "nobody has stopped it");
     }
 
     /// Submits a batch of this many held tasks.
@@ -312,6 +327,21 @@ fn r123_upgrade_after_a_panic_of_the_journal_is_refused_at_once() {
         let [answer] = &daemon.lines()[..] else { panic!("it is answered once") };
         assert_eq!(answer["error"]["data"]["kind"], "upgrade_refused", "{answer}");
         assert!(answer["error"]["message"].as_str().unwrap().ends_with(PANICKED), "{answer}");
+    });
+}
+
+/// Each of these programs may block a thread for good.
+#[test]
+fn r123_upgrades_to_programs_on_disks_that_hang_occupy_few_threads() {
+    run(async {
+        let mut daemon = Daemon::new();
+        for _ in 0..=ELSEWHERE {
+            daemon.call("daemon.upgrade", &json!({ "binary": "/bgd" }));
+            daemon.pass(Duration::from_mins(1)).await;
+            let [answer] = &daemon.lines()[..] else { panic!("it is answered once") };
+            assert!(answer["error"]["message"].as_str().unwrap().contains("does not answer"), "{answer}");
+        }
+        assert_eq!(daemon.jobs.lock().unwrap().len(), ELSEWHERE);
     });
 }
 

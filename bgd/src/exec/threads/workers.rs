@@ -231,8 +231,8 @@ impl Workers {
         self.elsewhere_at_last(Purpose::AgentFolder, job).await
     }
 
-    /// Looks for the programs of agents and channels, in folders that a client or the configuration names, once a place
-    /// is free. `None` if their disks have not responded in time, or the job panicked.
+    /// Looks at the programs of agents and channels, or at the daemon's next one, in folders that a client or the
+    /// configuration names, once a place is free. `None` if their disks have not responded in time, or the job panicked.
     pub async fn program<T: Send + 'static>(
         &self,
         patience: Duration,

@@ -258,11 +258,12 @@ impl Dispatcher {
         }
         // Starts in progress when the shutdown began are complete by now.
         self.leave_all();
-        // Calls that wait for a task left by a durable daemon will be answered by the next one; they must not delay the
-        // end.
+        // Calls that wait for a task left by a durable daemon, or for its start, will be answered by the next one; they
+        // must not delay the end.
         let pending = std::mem::take(&mut self.pending).into_values().map(|(answer, _)| answer);
         let exits = std::mem::take(&mut self.exits).into_values().flatten();
-        pending.chain(exits).for_each(|answer| answer.abandon());
+        let early = std::mem::take(&mut self.early).into_values().flatten().map(|(answer, ..)| answer);
+        pending.chain(exits).chain(early).for_each(|answer| answer.abandon());
     }
 
     /// Handles the facts that are there, up to a limit.

@@ -361,6 +361,28 @@ fn r131_start_written_after_the_stop_is_left_to_the_next_daemon() {
     });
 }
 
+/// The connection would be kept open for its answer, which cannot come.
+#[test]
+fn r131_call_that_waits_for_a_start_left_to_the_next_daemon_does_not_delay_the_end() {
+    run(async {
+        let mut daemon = Daemon::new();
+        daemon.submit("runs", false);
+        daemon.call("task.list", &json!({}));
+        daemon.rest().await;
+        let [list] = &daemon.lines()[..] else { panic!("the task is not written yet") };
+        let id = &list["result"]["tasks"][0]["id"];
+        daemon.call("task.write", &json!({ "id": id, "data": "x" }));
+        daemon.rest().await;
+        assert_eq!(daemon.client.unanswered(), 2, "it waits for the start of the task");
+        daemon.terminate();
+        daemon.rest().await;
+        daemon.written();
+        daemon.ended().await;
+        assert!(matches!(daemon.state(), State::Queued { .. }), "{:?}", daemon.state());
+        assert_eq!(daemon.client.unanswered(), 0);
+    });
+}
+
 /// Ends of tasks that got the same signal may be handled before it, and free their slots.
 #[test]
 fn r131_nothing_starts_while_the_signal_to_end_is_unread() {

@@ -50,18 +50,17 @@ impl Dispatcher {
         &self,
         answer: Answer,
         shape: &Shape,
-        reply: &Reply,
+        reply: Reply,
         (done, is_signal): (Vec<Done>, bool),
     ) {
-        let task = |task: &Snapshot| view::task(task, &self.context.folder);
         let give: Box<dyn FnOnce(Answer) + Send> = match reply {
             Reply::Task(one) => {
-                let result = self.one_task(shape, one);
+                let result = self.one_task(shape, &one);
                 Box::new(move |answer| answer.give(&result))
             }
             Reply::Tasks(list) => {
-                let result = TasksResult { tasks: list.iter().map(task).collect() };
-                Box::new(move |answer| answer.give(&result))
+                let reader = self.reader.clone();
+                Box::new(move |answer| reader.tasks(list, answer, |tasks| TasksResult { tasks }))
             }
             _ => return,
         };

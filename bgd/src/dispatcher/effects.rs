@@ -71,7 +71,7 @@ impl Dispatcher {
                             clears.push((answer, Clear::Session(result)));
                         }
                         reply @ (Reply::Task(_) | Reply::Tasks(_)) if !done.is_empty() => {
-                            self.reply_later(answer, &shape, &reply, (done, is_signal));
+                            self.reply_later(answer, &shape, reply, (done, is_signal));
                         }
                         reply => self.reply(answer, shape, reply),
                     }

@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const FEW_TASKS: usize = 256;
 
 /// Builds long responses, and those from output files, on worker threads.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Reader {
     folder: Arc<OutputFolder>,
     workers: Workers,

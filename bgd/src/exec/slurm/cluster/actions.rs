@@ -123,9 +123,7 @@ impl Cluster {
         done: Option<DoneSender>,
         why: &str,
     ) {
-        if let (Some(control), Some(done)) = (&control, done) {
-            places::refuse(task, control, done, why);
-        }
+        tell(task, control.as_ref(), done, why);
         self.refused(task, run, control, why);
     }
 
@@ -156,7 +154,10 @@ impl Cluster {
         let why = format!("the cluster can't be queried: {why}");
         for JobAction { action, task, run: number, done, .. } in self.actions.doubt() {
             let is_open = |run: &&mut Run| run.number == number && !run.is_concluded;
-            let Some(run) = self.runs.get_mut(&task).filter(is_open) else { continue };
+            let Some(run) = self.runs.get_mut(&task).filter(is_open) else {
+                tell(task, action.control().as_ref(), done, &why);
+                continue;
+            };
             if matches!(action, Action::Pause(_)) {
                 run.pause_settled(now, None);
             }
@@ -220,8 +221,8 @@ impl Cluster {
                     }
                 }
                 (why, _) => {
-                    if let (Some(why), Some(control), Some(done)) = (why, action.control(), done) {
-                        places::refuse(task, &control, done, why);
+                    if let Some(why) = why {
+                        tell(task, action.control().as_ref(), done, why);
                     }
                     if let Some(pause) = pause {
                         self.send(task, number, pause);
@@ -231,5 +232,12 @@ impl Cluster {
         }
         // The cluster's next answer shows whether the orders have worked.
         self.pace.ask_now(now);
+    }
+}
+
+/// Tells the client that waits for an order, if any, why it was refused.
+fn tell(task: TaskId, control: Option<&Control>, done: Option<DoneSender>, why: &str) {
+    if let (Some(control), Some(done)) = (control, done) {
+        places::refuse(task, control, done, why);
     }
 }

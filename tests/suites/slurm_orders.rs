@@ -112,6 +112,9 @@ fn r150_hold_refused_by_cluster_is_reverted_as_root() {
     assert_eq!(task.status, Status::Pending, "and it is not held");
     let answer = site.run(&["edit", &waits.to_string(), "--priority", "7"]).expect_code(70);
     assert!(answer.stderr.contains("only lower a priority"), "{}", answer.stderr);
+    site.until(waits, "the priority that the cluster kept", |task| {
+        refused(task).contains("only lower") && task.priority == 0
+    });
     site.daemon.cancel(&[all]);
     assert_eq!(site.ended(waits).status, Status::Completed);
 }

@@ -34,6 +34,8 @@ pub enum Control {
     Priority {
         /// -100 to 100; higher starts first.
         priority: i32,
+        /// The priority that the run keeps if the place refuses.
+        before: i32,
     },
     /// The task is no longer a foreground job of this client: stop showing it the task's terminal.
     Detach { client: u64 },

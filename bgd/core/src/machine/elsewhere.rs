@@ -35,13 +35,15 @@ impl Core {
                 match control {
                     // A repeated one has changed nothing here.
                     Some(Control::Hold { held, is_again: false }) => self.revert_hold(now, ordinal, held),
+                    Some(Control::Priority { priority, before }) => {
+                        self.revert_priority(now, ordinal, priority, before);
+                    }
                     Some(Control::Pause) => self.paused_elsewhere(now, ordinal, false),
                     Some(Control::Continue) => self.paused_elsewhere(now, ordinal, true),
                     Some(
                         Control::Hold { is_again: true, .. }
                         | Control::Signal { .. }
                         | Control::Answer { .. }
-                        | Control::Priority { .. }
                         | Control::Detach { .. },
                     )
                     | None => {}
@@ -106,6 +108,16 @@ impl Core {
         if self.registry.get(ordinal).is_some_and(is_wrong) {
             self.replan(ordinal, |plan| plan.held = !held);
             self.event(now, if held { EventKind::Released } else { EventKind::Held }, ordinal);
+        }
+    }
+
+    /// Reverts the priority of a waiting task, as its place has not changed it.
+    fn revert_priority(&mut self, now: Now, ordinal: Ordinal, refused: i32, before: i32) {
+        let is_wrong =
+            |task: &Task| refused != before && task.waits_elsewhere() && task.plan().priority == refused;
+        if self.registry.get(ordinal).is_some_and(is_wrong) {
+            self.replan(ordinal, |plan| plan.priority = before);
+            self.event(now, EventKind::Edited, ordinal);
         }
     }
 

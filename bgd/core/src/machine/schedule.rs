@@ -204,7 +204,7 @@ impl Core {
         let plan = self.edited(now, ordinal, task, edit)?;
         self.replan(ordinal, |known| *known = plan);
         if let Some(priority) = priority {
-            self.control_elsewhere(ordinal, Control::Priority { priority });
+            self.control_elsewhere(ordinal, Control::Priority { priority, before });
         }
         self.event(now, EventKind::Edited, ordinal);
         if let Some(snapshot) = self.snapshot(ordinal) {

@@ -326,10 +326,15 @@ impl World {
             let waits = !run.has_started;
             let expected = match control {
                 // A refused operation is reverted.
-                Some(Control::Hold { held: asked, is_again: false }) if waits && asked == held => !held,
-                _ => held,
+                Some(Control::Hold { held: asked, is_again: false }) if waits && asked == held => {
+                    (!held, priority)
+                }
+                Some(Control::Priority { priority: asked, before }) if waits && asked == priority => {
+                    (held, before)
+                }
+                _ => (held, priority),
             };
-            prop_assert_eq!((after.plan().held, after.plan().priority), (expected, priority));
+            prop_assert_eq!((after.plan().held, after.plan().priority), expected);
             let is_running = matches!(before.state, State::Running { .. });
             let stopped = stopped.filter(|_| is_running).unwrap_or(before.paused);
             prop_assert_eq!(after.paused, stopped);
@@ -559,7 +564,7 @@ fn refused(roll: u8) -> Option<Control> {
         2 => Some(Control::Hold { held: false, is_again: roll.is_multiple_of(4) }),
         3 => Some(Control::Pause),
         4 => Some(Control::Continue),
-        _ => Some(Control::Priority { priority: 5 }),
+        _ => Some(Control::Priority { priority: i32::from(roll / 6 % 3), before: 2 }),
     }
 }
 

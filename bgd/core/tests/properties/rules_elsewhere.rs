@@ -244,10 +244,40 @@ fn r150_hold_and_priority_are_ordered_again_after_a_refusal() {
     assert_eq!((controls(&effects), events(&effects)), (vec![again.clone()], vec![]));
     assert_eq!(events(&desk.fact(task, refused(again))), [], "it was not held before either");
     assert!(!desk.task(task).plan().held);
+    let lowered = Control::Priority { priority: -10, before: 0 };
     for _ in 0..2 {
-        assert_eq!(controls(&desk.ask(edit())), [Control::Priority { priority: -10 }]);
-        desk.fact(task, refused(Control::Priority { priority: -10 }));
+        assert_eq!(controls(&desk.ask(edit())), [lowered.clone()]);
+        desk.fact(task, refused(lowered.clone()));
     }
+}
+
+#[test]
+fn r150_refused_priority_is_reverted_to_the_one_that_the_place_kept() {
+    let mut desk = Desk::new(4);
+    let task = submitted(&mut desk, 1, |_| {});
+    let edit = |priority| {
+        let (description, group, slots, after, start) = (None, None, None, None, None);
+        let priority = Some(priority);
+        Request::Edit(Box::new(Edit { id: task.into(), description, group, priority, slots, after, start }))
+    };
+    let refused = |priority, before| {
+        let control = Some(Control::Priority { priority, before });
+        place(PlaceFact::Refused { control, why: "only lower".into() })
+    };
+    desk.ask(edit(-3));
+    let asked = controls(&desk.ask(edit(5)));
+    assert_eq!(asked, [Control::Priority { priority: 5, before: -3 }]);
+    assert_eq!(desk.task(task).plan().priority, 5);
+    assert_eq!(
+        events(&desk.fact(task, refused(5, -3))),
+        [(EventKind::Progress, task), (EventKind::Edited, task)]
+    );
+    assert_eq!(desk.task(task).plan().priority, -3);
+    // One that was changed again since then is not the refused one.
+    desk.ask(edit(7));
+    desk.ask(edit(-8));
+    assert!(desk.fact(task, refused(7, -3)).is_empty(), "the reason is known");
+    assert_eq!(desk.task(task).plan().priority, -8);
 }
 
 #[test]
@@ -293,7 +323,7 @@ fn r150_waiting_remote_task_is_held_edited_and_cancelled_remotely() {
         start: None,
     };
     let edited = desk.ask(Request::Edit(Box::new(edit(None))));
-    assert_eq!(controls(&edited), [Control::Priority { priority: 5 }]);
+    assert_eq!(controls(&edited), [Control::Priority { priority: 5, before: 0 }]);
     let refused = desk.ask(Request::Edit(Box::new(edit(Some("default")))));
     assert_eq!(refusal(&refused), &CoreError::Order(OrderError::GivenAway(task)));
     // An operation that the place refuses is reverted.

@@ -41,7 +41,7 @@ pub async fn control(bridge: &Bridge, id: TaskId, control: Control) -> Result<()
         Control::Continue => bridge.call::<TaskContinue>(&one()).await.map(drop),
         Control::Hold { held: true, .. } => bridge.call::<TaskHold>(&one()).await.map(drop),
         Control::Hold { held: false, .. } => bridge.call::<TaskRelease>(&one()).await.map(drop),
-        Control::Priority { priority } => {
+        Control::Priority { priority, .. } => {
             let params = EditParams {
                 id: id.into(),
                 description: None,

@@ -40,8 +40,13 @@ pub enum Action {
         /// Whether the task counts as held or released already.
         is_again: bool,
     },
-    /// Lower the job's priority by this much.
-    Nice(u32),
+    /// Lower the job's priority.
+    Nice {
+        /// By how much.
+        nice: u32,
+        /// The task's priority before.
+        before: i32,
+    },
 }
 
 impl Action {
@@ -53,7 +58,9 @@ impl Action {
             Self::Pause(true) => Some(Control::Pause),
             Self::Pause(false) => Some(Control::Continue),
             Self::Hold { held, is_again } => Some(Control::Hold { held, is_again }),
-            Self::Nice(nice) => i32::try_from(nice).ok().map(|nice| Control::Priority { priority: -nice }),
+            Self::Nice { nice, before } => {
+                i32::try_from(nice).ok().map(|nice| Control::Priority { priority: -nice, before })
+            }
         }
     }
 
@@ -136,7 +143,7 @@ impl JobActions {
                     return false;
                 }
                 // Each priority needs its own command.
-                let is_alone = kind.is_some() && matches!(act.action, Action::Nice(_));
+                let is_alone = kind.is_some() && matches!(act.action, Action::Nice { .. });
                 *kind.get_or_insert((act.action, act.by_name)) == (act.action, act.by_name) && !is_alone
             })
             .collect();
@@ -163,7 +170,7 @@ pub fn commands(name: &str, actions: &[JobAction]) -> Vec<Argv> {
         Action::End(signal) | Action::Signal(signal) => commands::signal(jobs, signal),
         Action::Pause(is_paused) => commands::pause(jobs, is_paused),
         Action::Hold { held, .. } => commands::hold(jobs, held),
-        Action::Nice(nice) => vec![commands::nice(first.id, nice)],
+        Action::Nice { nice, .. } => vec![commands::nice(first.id, nice)],
     }
 }
 
@@ -208,8 +215,8 @@ mod tests {
             (hold(true), 2),
             (hold(false), 1),
             (hold(false), 3),
-            (Action::Nice(5), 4),
-            (Action::Nice(5), 5),
+            (Action::Nice { nice: 5, before: 0 }, 4),
+            (Action::Nice { nice: 5, before: 0 }, 5),
         ];
         for (action, number) in all {
             actions.add(act(action, number, now), Some(now));

@@ -249,7 +249,9 @@ impl Run {
             if states::is_held(reason) != self.hold {
                 actions.push(Action::Hold { held: self.hold, is_again: false });
             }
-            actions.extend((self.nice() > 0).then(|| Action::Nice(self.nice())));
+            // The cluster does not say which priority it has so far, so a refusal changes nothing here.
+            let nice = Action::Nice { nice: self.nice(), before: self.priority };
+            actions.extend((self.nice() > 0).then_some(nice));
         } else if self.running.is_some() && (standing == Standing::Stopped) != self.is_stopped {
             actions.push(Action::Pause(self.is_stopped));
         }

@@ -20,7 +20,7 @@ impl Wanted {
     pub const fn take(&mut self, control: &Control) -> bool {
         match control {
             Control::Hold { held, .. } => self.held = Some(*held),
-            Control::Priority { priority } => self.priority = Some(*priority),
+            Control::Priority { priority, .. } => self.priority = Some(*priority),
             Control::Pause => self.paused = Some(true),
             Control::Continue => self.paused = Some(false),
             Control::Signal { .. } | Control::Answer { .. } | Control::Detach { .. } => return false,
@@ -50,7 +50,7 @@ impl Wanted {
         let priority = priority.filter(|wants| *wants != task.priority);
         let paused = paused.map(|wants| if wants { Control::Pause } else { Control::Continue });
         let held = held.map(|held| Control::Hold { held, is_again: false });
-        let priority = priority.map(|priority| Control::Priority { priority });
+        let priority = priority.map(|priority| Control::Priority { priority, before: task.priority });
         paused.into_iter().chain(held).chain(priority).collect()
     }
 }

@@ -67,7 +67,9 @@ impl Cluster {
             Control::Pause => Action::Pause(true),
             Control::Continue => Action::Pause(false),
             Control::Hold { held, is_again } if is_waiting => Action::Hold { held, is_again },
-            Control::Priority { priority } if priority <= 0 => Action::Nice(priority.unsigned_abs()),
+            Control::Priority { priority, before } if priority <= 0 => {
+                Action::Nice { nice: priority.unsigned_abs(), before }
+            }
             Control::Priority { .. } => {
                 return self.refuse((task, number), Some(control.clone()), Some(done), ONLY_LOWER);
             }
@@ -81,7 +83,7 @@ impl Cluster {
         if run.id.is_none() {
             match *control {
                 Control::Hold { held, .. } => run.hold = held,
-                Control::Priority { priority } => run.priority = priority,
+                Control::Priority { priority, .. } => run.priority = priority,
                 _ => {
                     let why = "it is still being submitted there";
                     return self.refuse((task, number), action.control(), Some(done), why);
@@ -107,7 +109,9 @@ impl Cluster {
             self.order_action(now, Action::Hold { held: hold, is_again: false }, task, None);
         }
         if nice != wish.nice {
-            self.order_action(now, Action::Nice(nice), task, None);
+            // It is at most 100.
+            let before = -i32::try_from(wish.nice).unwrap_or_default();
+            self.order_action(now, Action::Nice { nice, before }, task, None);
         }
     }
 

@@ -4,6 +4,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::limits::LIST_PAGE_DEFAULT;
 use bgd_shared::request::SubmitResult;
 use bgd_shared::task::Status;
+use bgd_tests::clock::WallClock;
 use bgd_tests::{Outcome, Terminal, TestDaemon};
 
 #[test]
@@ -67,6 +68,18 @@ fn submit_with_existing_key_reports_existing_task() {
     let again = json("nightly");
     assert!(again.existing && again.task.id == first.word::<TaskId>(), "{again:?}");
     assert!(!json("weekly").existing);
+}
+
+#[test]
+fn existing_key_is_reported_although_the_clock_was_set_back() {
+    let clock = WallClock::new();
+    let daemon = TestDaemon::builder().prelude(clock.prelude()).start();
+    clock.set(3600);
+    let submit = || daemon.run(&["submit", "--key", "nightly", "--", "true"]).success();
+    daemon.block(&[submit().word()]);
+    clock.set(0);
+    let again = submit();
+    assert!(again.stderr.contains("a task with the key nightly already exists"), "{}", again.stderr);
 }
 
 #[test]

@@ -5,10 +5,10 @@ mod input;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 
 use bgd_shared::id::TaskRef;
-use bgd_shared::request::{LOCAL_EXECUTOR, Stdin, SubmitParams, TaskSubmit, TerminalSize};
+use bgd_shared::request::{LOCAL_EXECUTOR, Stdin, SubmitParams, SubmitResult, TaskSubmit, TerminalSize};
 use bgd_shared::task::Task;
 use bgd_shared::time::Timestamp;
 
@@ -67,17 +67,10 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     }
     let input = io::stdin();
     let descriptors: &[_] = if hands_over && !sends_input { &[input.as_fd()] } else { &[] };
-    let begun = Timestamp::now();
-    let mut result = context.link.begin(|link| {
-        if params.key.is_some() {
-            link.call_repeatable::<TaskSubmit>(&params, descriptors)
-        } else {
-            link.call_with_fds::<TaskSubmit>(&params, descriptors)
-        }
-    })?;
+    let mut result = submit(&params, descriptors, context)?;
     let id = result.task.id;
-    // Not a task that this call created before it was repeated. A remote clock can't be compared with the local one.
-    result.existing &= names_key && (context.link.is_remote() || result.task.created_at <= begun);
+    // After a repetition, it may be the task of the first call.
+    result.existing &= names_key && !context.link.has_repeated();
     if context.json() {
         context.print_json(&result)?;
     } else {
@@ -86,6 +79,21 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     }
     context.flush()?;
     if sends_input { input::send(id, context) } else { Ok(Code::OK) }
+}
+
+/// Submits the task; also after its answer was lost, if its key makes that safe.
+fn submit(
+    params: &SubmitParams,
+    descriptors: &[BorrowedFd<'_>],
+    context: &mut Context,
+) -> Result<SubmitResult, Failure> {
+    context.link.begin(|link| {
+        if params.key.is_some() {
+            link.call_repeatable::<TaskSubmit>(params, descriptors)
+        } else {
+            link.call_with_fds::<TaskSubmit>(params, descriptors)
+        }
+    })
 }
 
 /// Prints the id of a task, and anything that deserves attention. `older_key` is the key of a task that already

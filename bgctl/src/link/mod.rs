@@ -105,6 +105,7 @@ pub struct Link {
     /// The instance of the remote daemon that was connected to first.
     instance: RefCell<Option<String>>,
     successors: Successors,
+    has_repeated: bool,
 }
 
 impl Link {
@@ -116,6 +117,7 @@ impl Link {
             carriers: Carriers::default(),
             instance: RefCell::default(),
             successors: Successors::default(),
+            has_repeated: false,
         }
     }
 
@@ -244,7 +246,13 @@ impl Link {
                 Err(failure) if failure.kind == MAYBE_DONE => self.recover(failure)?,
                 outcome => return outcome,
             }
+            self.has_repeated = true;
         }
+    }
+
+    /// Reports whether [`Self::call_repeatable`] has repeated a call: what that call found may be its own earlier work.
+    pub fn has_repeated(&self) -> bool {
+        self.has_repeated
     }
 
     /// Makes several calls on one connection. The first exchange connects, and may start a daemon. `say` may run twice.

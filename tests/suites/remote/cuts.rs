@@ -59,6 +59,16 @@ fn r142_submit_with_lost_reply_runs_once() {
     assert!(outcome.stderr.contains("connected to far again"), "{}", outcome.stderr);
     let id: TaskId = outcome.word();
     assert_eq!(tasks(&far).iter().map(|task| task.id).collect::<Vec<_>>(), [id]);
+    // With a key of the user, that task did not exist before either.
+    fs::remove_file(&used).unwrap();
+    let submit = || far.run(&["submit", "--key", "nightly", "--", "true"]).success();
+    let first = submit();
+    assert!(first.stderr.contains("connected to far again"), "{}", first.stderr);
+    assert!(!first.stderr.contains("already exists"), "{}", first.stderr);
+    assert_eq!(tasks(&far).len(), 2);
+    let again = submit();
+    assert_eq!(again.word::<TaskId>(), first.word());
+    assert!(again.stderr.contains("a task with the key nightly already exists"), "{}", again.stderr);
 }
 
 #[test]

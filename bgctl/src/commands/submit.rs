@@ -18,6 +18,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Machine, Work};
+use crate::link::may_be_older;
 use crate::remark::{report, warn};
 use crate::render::clean;
 use crate::render::table::status;
@@ -67,7 +68,14 @@ pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
     }
     let input = io::stdin();
     let descriptors: &[_] = if hands_over && !sends_input { &[input.as_fd()] } else { &[] };
-    let mut result = submit(&params, descriptors, context)?;
+    let mut result = match submit(&params, descriptors, context) {
+        // The daemon may be too old to know what becomes of a task whose input is sent.
+        Err(failure) if sends_input && may_be_older(&failure) => {
+            params.stdin = Some(Stdin::Pipe);
+            submit(&params, descriptors, context)?
+        }
+        outcome => outcome?,
+    };
     let id = result.task.id;
     // After a repetition, it may be the task of the first call.
     result.existing &= names_key && !context.link.has_repeated();

@@ -233,6 +233,23 @@ fn r141_all_input_is_sent_as_it_arrives_even_in_small_lines() {
     assert!(wait::poll_until("the end", || submit.try_wait().unwrap()).success());
 }
 
+/// An older daemon refuses the parameter, which says that the input is sent.
+#[test]
+fn r141_input_is_sent_to_a_daemon_that_knows_it_only_as_a_pipe() {
+    let far = Far::start();
+    let requests = far.path("requests");
+    far.wrap(&format!(
+        "case \"$*\" in *dial*) sed -u 's/\"stdin\":\"sent\"/\"stdin\":\"unknown\"/' | tee -a {} | $SSH \"$@\"; exit;; esac",
+        requests.display()
+    ));
+    let line = "id=$(echo words | bgctl submit --stdin -- cat) && bgctl block $id >&2 && bgctl output $id";
+    assert_eq!(shell(&far, line).success().stdout_text(), "words\n");
+    assert_eq!(tasks(&far).len(), 1);
+    let requests = fs::read_to_string(requests).unwrap();
+    let stdin = |kind: &str| requests.find(&format!("\"stdin\":\"{kind}\"")).unwrap();
+    assert!(stdin("unknown") < stdin("pipe"), "{requests}");
+}
+
 #[test]
 fn r141_input_is_sent_after_subscription_was_dropped() {
     let config = "[limits]\nevent_history_bytes = 16384\nwrite_queue_bytes = 4096";

@@ -1,6 +1,9 @@
 //! Orders for tasks on another machine that are given while it can't be reached (R145): they are carried out as soon as
 //! it can be, or refused.
 
+use std::fs;
+use std::process::Stdio;
+
 use bgd_tests::far::Far;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::order::{CancelReason, WaitingFor};
@@ -108,6 +111,36 @@ fn r145_hold_and_priority_without_connection_are_carried_out_with_the_next() {
     assert_eq!(far.ended(released).status, Status::Completed);
     far.run_here(&["release", &held.to_string()]).success();
     assert_eq!(far.ended(held).status, Status::Completed);
+}
+
+/// The next daemon keeps the order until it knows the task's state there.
+#[test]
+fn r151_hold_before_the_first_connection_is_refused_if_the_task_has_started_there() {
+    let mut far = Far::of(TestDaemon::builder().config("max_concurrent_tasks = 1").start());
+    far.start_here("durable = true");
+    let first = far.submit_on(&[], "exec sleep 1000");
+    far.running(first);
+    let id = far.submit_on(&[], "exec sleep 1000");
+    let [first_there, there] = [first, id].map(|id| id_there(&mut far, id));
+    let [asked, open] = ["asked", "open"].map(|name| far.path(name));
+    let gate = "do sleep 0.05; done";
+    far.wrap(&format!("touch {}; until [ -e {} ]; {gate}", asked.display(), open.display()));
+    far.here().restart();
+    wait::for_file(&asked);
+    far.daemon.cancel(&[first_there.parse().unwrap()]);
+    wait::poll_until("it runs there", || (of_there(&far, &there).status == Status::Running).then_some(()));
+    let mut hold = far.here().bgctl(&["hold", &id.to_string()]);
+    let hold = hold.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    far.until(id, "the hold has arrived", |task| {
+        task.waiting.as_ref().is_some_and(|waiting| waiting.reason == WaitingFor::Held)
+    });
+    fs::write(open, "").unwrap();
+    let refused = hold.wait_with_output().unwrap();
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(70), "{why}");
+    assert!(why.contains("can't be held now: "), "{why}");
+    far.running(id);
+    far.here().cancel(&[id]);
 }
 
 /// It may start there before the machine can be reached again.

@@ -181,6 +181,9 @@ pub fn no_environment() -> Fact {
     Fact::StartFailed { failure: "the environment that it was submitted with is no longer kept".into() }
 }
 
+/// Why an order for a run is refused that a place no longer has.
+pub const GONE: &str = "it is no longer there";
+
 /// Refuses an order that is not carried out later: its client gets the reason.
 pub fn refuse(task: TaskId, control: &Control, done: DoneSender, why: &str) {
     let what = match control {

@@ -12,6 +12,7 @@ use bgd_shared::order::{CancelReason, WaitingFor};
 use bgd_shared::request::{Stream, SubmitParams};
 use bgd_shared::task::{Exit, Status, Task};
 
+pub use self::wanted::want_same;
 use self::wanted::{UnderWay, Wanted};
 use crate::core::{
     Cause, Conclusion, Control, Fact, KnownRun, KnownStop, PlaceFact, SpawnFailure, Spec, Verdict,

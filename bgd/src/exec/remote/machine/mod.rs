@@ -131,8 +131,8 @@ pub struct Machine {
     is_back: bool,
     /// Orders that came before the first connection, or before the state of their run was known again.
     early_orders: Vec<Order>,
-    /// The waiters for orders that are carried out when the state of a run is known.
-    early_done: HashMap<TaskId, Vec<DoneSender>>,
+    /// The orders that are carried out when the state of a run is known, with their waiters.
+    early_done: HashMap<TaskId, Vec<(Control, DoneSender)>>,
     /// The pause before the next attempt to connect.
     pause: Duration,
     /// How many attempts have failed since the machine was last of use.

@@ -19,7 +19,9 @@ impl Machine {
     /// Carries out an order. If the machine can't be asked, or is yet to accept the run, that is done later. An order
     /// that must not come late, such as a signal, is refused then.
     pub(super) fn control(&mut self, task: TaskId, control: Control, done: DoneSender) {
-        let Some(run) = self.runs.get_mut(&task) else { return };
+        let Some(run) = self.runs.get_mut(&task) else {
+            return places::refuse(task, &control, done, places::GONE);
+        };
         let number = run.number;
         let (Some(there), Some(bridge)) = (run.there, self.bridge()) else {
             return self.control_later(task, control, done);

@@ -8,8 +8,9 @@ use bgd_shared::task::Task;
 use tokio::sync::oneshot;
 
 use super::{CallResult, Machine, Order, Outcome};
+use crate::exec::elsewhere::places;
 use crate::exec::remote::bridge::Bridge;
-use crate::exec::remote::run::Run;
+use crate::exec::remote::run::{self, Run};
 use crate::exec::remote::sweep;
 
 impl Machine {
@@ -23,7 +24,7 @@ impl Machine {
         match order {
             // It is carried out when the states are compared.
             Order::Control { control, done, .. } if run.takes(&control) => {
-                self.early_done.entry(task).or_default().push(done);
+                self.early_done.entry(task).or_default().push((control, done));
             }
             order => self.early_orders.push(order),
         }
@@ -46,23 +47,32 @@ impl Machine {
             .into_iter()
             .map(|control| {
                 let (done, is_done) = oneshot::channel();
-                self.control(task, control, done);
-                is_done
+                self.control(task, control.clone(), done);
+                (control, is_done)
             })
             .collect();
         // One of these calls can stand for several orders, so the waiter of each order waits for all calls.
         tokio::spawn(async move {
-            for is_done in carried_out {
-                let _ = is_done.await;
+            let mut refusals = Vec::new();
+            for (control, is_done) in carried_out {
+                refusals.extend(is_done.await.ok().map(|error| (control, error)));
             }
-            drop(waiters);
+            for (order, done) in waiters {
+                let refusal = refusals.iter().find(|(control, _)| run::want_same(control, &order));
+                if let Some((_, error)) = refusal {
+                    // Fails if the client is no longer waited for.
+                    let _ = done.send(error.clone());
+                }
+            }
         });
         self.order_kept(task);
     }
 
     /// Refuses the orders that were kept for a run that is gone.
     pub(super) fn release_kept(&mut self, task: TaskId) {
-        self.early_done.remove(&task);
+        for (control, done) in self.early_done.remove(&task).unwrap_or_default() {
+            places::refuse(task, &control, done, places::GONE);
+        }
         self.order_kept(task);
     }
 

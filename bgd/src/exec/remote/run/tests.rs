@@ -128,3 +128,20 @@ fn r145_order_whose_answer_was_lost_is_compared_with_the_next_state() {
     run.learn_answer(&Task { paused: true, ..state("running", 0) });
     assert!(run.take_late().is_empty());
 }
+
+#[test]
+fn r151_answer_to_an_order_goes_to_all_that_want_the_same() {
+    let hold = |held, is_again| Control::Hold { held, is_again };
+    let priority = |priority, before| Control::Priority { priority, before };
+    assert!(want_same(&hold(true, false), &hold(true, true)));
+    assert!(want_same(&priority(5, 0), &priority(5, 7)));
+    for (one, other) in [
+        (hold(true, false), hold(false, false)),
+        (priority(5, 0), priority(6, 0)),
+        (Control::Pause, Control::Continue),
+        (Control::Pause, hold(true, false)),
+        (Control::Detach { client: 1 }, Control::Detach { client: 1 }),
+    ] {
+        assert!(!want_same(&one, &other), "{one:?} and {other:?}");
+    }
+}

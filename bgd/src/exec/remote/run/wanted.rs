@@ -55,6 +55,15 @@ impl Wanted {
     }
 }
 
+/// Reports whether two orders want the same, so that the answer to one is also that to the other.
+pub fn want_same(one: &Control, other: &Control) -> bool {
+    let wanted = |control| {
+        let mut wanted = Wanted::default();
+        wanted.take(control).then_some(wanted)
+    };
+    wanted(one).is_some_and(|one| wanted(other) == Some(one))
+}
+
 /// The orders that were sent to the machine and not answered yet. If the connection breaks, they may be lost.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UnderWay {

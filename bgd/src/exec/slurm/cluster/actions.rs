@@ -60,7 +60,9 @@ impl Cluster {
     }
 
     pub(super) fn control(&mut self, task: TaskId, control: &Control, done: DoneSender) {
-        let Some(run) = self.runs.get_mut(&task) else { return };
+        let Some(run) = self.runs.get_mut(&task) else {
+            return places::refuse(task, control, done, places::GONE);
+        };
         let (number, turn, is_waiting) = (run.number, run.turn, run.is_waiting());
         let action = match *control {
             Control::Signal { signal, tree: _ } => Action::Signal(signal),

@@ -4,8 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::io::{self, IsTerminal as _};
 
 use bgd_shared::id::TaskId;
-use bgd_shared::proc::ProcessStat;
-use bgd_shared::request::{BlockParams, CancelParams, TaskBlock, TaskCancel};
+use bgd_shared::request::{BlockParams, CancelParams, DaemonStatusOf, NoParams, TaskBlock, TaskCancel};
 use bgd_shared::show;
 use bgd_shared::task::{Status, Task};
 
@@ -64,10 +63,7 @@ pub fn run(args: CancelArgs, context: &mut Context) -> Result<Code, Failure> {
     for task in &result.tasks {
         context.print(&format!("{} {}\n", task.id, what_became(task, lingering.contains(&task.id))))?;
     }
-    let are_here = !context.link.is_remote() && result.tasks.iter().any(|task| task.on.is_none());
-    if are_here && ProcessStat::own().is_none() {
-        warn(show::HIDDEN_PROCESSES);
-    }
+    warn_of_hidden_processes(&result.tasks, context)?;
     Ok(Code::OK)
 }
 
@@ -78,6 +74,21 @@ fn look(params: &CancelParams, context: &mut Context) -> Result<Vec<Task>, Failu
     }
     let look = BlockParams::look(params.ids.clone());
     Ok(context.recovering(|context| context.call::<TaskBlock>(&look))?.tasks)
+}
+
+/// Warns on a terminal if the daemon does not see the processes of its machine. A script is spared the call.
+fn warn_of_hidden_processes(cancelled: &[Task], context: &mut Context) -> Result<(), Failure> {
+    if !io::stderr().is_terminal() || cancelled.iter().all(|task| task.on.is_some()) {
+        return Ok(());
+    }
+    // What was done is shown before anything else can fail.
+    context.flush()?;
+    let status = context.call::<DaemonStatusOf>(&NoParams {});
+    if status.is_ok_and(|status| status.warnings.iter().any(|warning| warning == show::HIDDEN_PROCESSES)) {
+        let place = context.link.host().map(|host| format!("{host}: ")).unwrap_or_default();
+        warn(&format!("{place}{}", show::HIDDEN_PROCESSES));
+    }
+    Ok(())
 }
 
 /// Says why the answer takes longer than the grace period, if it is known that some tasks can't be reached.

@@ -168,15 +168,20 @@ fn r145_cancelled_task_that_waited_there_lingers_until_the_machine_is_back() {
 #[test]
 fn r151_cancel_on_a_terminal_says_at_once_that_the_machine_cannot_be_asked() {
     let mut far = Far::with_here("");
-    let id = far.submit_on(&[], "exec sleep 1000");
-    far.running(id);
-    shut(&mut far, id);
-    let mut terminal = Terminal::bgctl(far.here(), &["cancel", "--grace", "1h", &id.to_string()]);
-    terminal.wait_text("far can't be asked now: what runs there is ended as soon as that is possible");
-    assert!(far.here().task(id).status.is_active(), "and it is still waited for");
-    far.wrap("");
-    assert!(terminal.ended().success());
-    assert_eq!(far.ended(id).status, Status::Cancelled);
+    let selections: [&[&str]; 3] = [&[], &["--tag", "x"], &["--all"]];
+    for selection in selections {
+        let id = far.submit_on(&["--tag", "x"], "exec sleep 1000");
+        far.running(id);
+        shut(&mut far, id);
+        let named = id.to_string();
+        let selection = if selection.is_empty() { vec![named.as_str()] } else { selection.to_vec() };
+        let mut terminal = Terminal::bgctl(far.here(), &[vec!["cancel", "--grace", "1h"], selection].concat());
+        terminal.wait_text("far can't be asked now: what runs there is ended as soon as that is possible");
+        assert!(far.here().task(id).status.is_active(), "and it is still waited for");
+        far.wrap("");
+        assert!(terminal.ended().success());
+        assert_eq!(far.ended(id).status, Status::Cancelled);
+    }
 }
 
 #[test]

@@ -4,7 +4,10 @@ use std::collections::{BTreeSet, HashSet};
 use std::io::{self, IsTerminal as _};
 
 use bgd_shared::id::TaskId;
-use bgd_shared::request::{BlockParams, CancelParams, DaemonStatusOf, NoParams, TaskBlock, TaskCancel};
+use bgd_shared::limits::LIST_PAGE;
+use bgd_shared::request::{
+    BlockParams, CancelParams, DaemonStatusOf, ListParams, NoParams, TaskBlock, TaskCancel, TaskList,
+};
 use bgd_shared::show;
 use bgd_shared::task::{Status, Task};
 
@@ -67,13 +70,23 @@ pub fn run(args: CancelArgs, context: &mut Context) -> Result<Code, Failure> {
     Ok(Code::OK)
 }
 
-/// Returns the tasks that are given by their ids, as they are now.
+/// Returns the tasks that are given by their ids, as they are now. On a terminal also those that match, of many the
+/// latest: only there it is said which can't be reached.
 fn look(params: &CancelParams, context: &mut Context) -> Result<Vec<Task>, Failure> {
-    if params.ids.is_empty() {
+    if !params.ids.is_empty() {
+        let look = BlockParams::look(params.ids.clone());
+        return Ok(context.recovering(|context| context.call::<TaskBlock>(&look))?.tasks);
+    }
+    if !io::stderr().is_terminal() {
         return Ok(Vec::new());
     }
-    let look = BlockParams::look(params.ids.clone());
-    Ok(context.recovering(|context| context.call::<TaskBlock>(&look))?.tasks)
+    let mut matching = params.matching.clone().unwrap_or_default();
+    if matching.status.is_empty() {
+        matching.status = Status::ALL.into_iter().filter(|status| status.is_active()).collect();
+    }
+    let session = params.session.clone().or_else(|| matching.session.clone());
+    let wanted = ListParams { session, limit: Some(LIST_PAGE), ..ListParams::from(matching) };
+    Ok(context.call::<TaskList>(&wanted)?.tasks)
 }
 
 /// Warns on a terminal if the daemon does not see the processes of its machine. A script is spared the call.

@@ -53,6 +53,7 @@ impl Dispatcher {
         reply: Reply,
         (done, is_signal): (Vec<Done>, bool),
     ) {
+        let total = if let Reply::Tasks(list) = &reply { list.len() } else { 1 };
         let give: Box<dyn FnOnce(Answer) + Send> = match reply {
             Reply::Task(one) => {
                 let result = self.one_task(shape, &one);
@@ -67,7 +68,7 @@ impl Dispatcher {
         let mut wait = self.context.waits.begin();
         tokio::spawn(async move {
             match wait.until(tokio::time::timeout(DONE, join_all(done))).await {
-                Some(Ok(all)) => match all.into_iter().flatten().next() {
+                Some(Ok(all)) => match of_all(all.into_iter().flatten().collect(), total) {
                     Some(refusal) => answer.refuse(&refusal),
                     None => give(answer),
                 },
@@ -170,4 +171,19 @@ impl Dispatcher {
             background_key: self.config.background_key,
         }
     }
+}
+
+/// Returns the error for an order to so many tasks that these refusals answer; `None` if there are none. It contains the
+/// first one, and says that the order was carried out for the other tasks.
+fn of_all(refusals: Vec<RpcError>, total: usize) -> Option<RpcError> {
+    let refused = refusals.len();
+    let mut first = refusals.into_iter().next()?;
+    if total > 1 {
+        first.message += &if refused < total {
+            format!("; this concerns {refused} of {total} tasks: the order was carried out for the others")
+        } else {
+            format!("; this concerns all {total} tasks")
+        };
+    }
+    Some(first)
 }

@@ -22,8 +22,8 @@ use bgd_shared::failure::FailureKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
     BlockMode, BlockParams, CancelParams, ExitParams, HandoffParams, IdParams, ListParams, OriginKind,
-    ShutdownParams, TaskBlock, TaskCancel, TaskExit, TaskGet, TaskHandoff, TaskList, TaskResult, TaskWrite,
-    WriteParams,
+    SelectParams, ShutdownParams, TaskBlock, TaskCancel, TaskExit, TaskGet, TaskHandoff, TaskList, TaskPause,
+    TaskResult, TaskWrite, WriteParams,
 };
 use bgd_shared::task::{Exit, Status, Task};
 use bgd_shared::text::Env;
@@ -121,6 +121,27 @@ fn r06_requests_are_answered_during_a_flood_of_facts() {
         assert!((0..10_000).any(|_| daemon.listed_bytes() > before), "it has run dry");
     }
     assert_eq!(daemon.cancel(task).status, Status::Cancelled);
+}
+
+/// A script must know whether anything was done.
+#[test]
+fn r106_order_that_one_of_several_tasks_refuses_says_that_it_was_carried_out_for_the_others() {
+    let mut daemon = Daemon::start(4);
+    let [one, other] = [(); 2].map(|()| daemon.submit(&["runs"]));
+    let [refuses, too] = [(); 2].map(|()| daemon.submit(&["refuses"]));
+    let mut pause = |tasks: &[TaskId]| {
+        let ids = tasks.iter().copied().map(Into::into).collect();
+        daemon.client.call::<TaskPause>(&SelectParams { ids, matching: None }).map(|result| result.tasks.len())
+    };
+    let refusal = format!("task {refuses} can't be ordered now");
+    let mut message = |tasks: &[TaskId]| pause(tasks).unwrap_err().to_string();
+    assert_eq!(message(&[refuses]), refusal);
+    assert_eq!(
+        message(&[one, refuses, other]),
+        format!("{refusal}; this concerns 1 of 3 tasks: the order was carried out for the others")
+    );
+    assert_eq!(message(&[refuses, too]), format!("{refusal}; this concerns all 2 tasks"));
+    assert_eq!(pause(&[one, other]).unwrap(), 2);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! An executor whose tasks follow a script in their arguments, and one that only ends: no processes, no threads, no clock.
 
 use std::collections::HashMap;
+use std::future::ready;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use bgd::exec::carried::Carried;
 use bgd::exec::executor::{Close, Done, Executor, Offer, OfferCallback, Start};
 use bgd::exec::handed::Handoff;
 use bgd::exec::messages::Facts;
+use bgd_shared::error::{ErrorKind, RpcError};
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
 use bgd_shared::time::Timestamp;
@@ -27,6 +29,8 @@ enum Script {
     Runs,
     /// Runs until it gets SIGKILL.
     Stubborn,
+    /// Runs until it gets any signal, and refuses all other orders.
+    Refuses,
     /// Runs, and has its end reported wrongly.
     Forgets,
     /// Runs until it gets any signal, with more facts waiting at any time. So many were sent.
@@ -76,6 +80,7 @@ impl Executor for Scripted {
         let script = match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
             ["runs"] => Script::Runs,
             ["stubborn"] => Script::Stubborn,
+            ["refuses"] => Script::Refuses,
             ["forgets"] => Script::Forgets,
             ["floods"] => {
                 self.facts.send(task, run, started);
@@ -114,15 +119,17 @@ impl Executor for Scripted {
         callback(task, Ok(offer));
     }
 
-    fn control(&mut self, _: TaskId, _: u32, _: Control) -> Option<Done> {
-        None
+    fn control(&mut self, task: TaskId, _: u32, _: Control) -> Option<Done> {
+        let refuses = self.running.get(&task) == Some(&Script::Refuses);
+        let refusal = RpcError::new(ErrorKind::Internal, format!("task {task} can't be ordered now"));
+        refuses.then(|| -> Done { Box::pin(ready(Some(refusal))) })
     }
 
     fn end(&mut self, task: TaskId, run: u32, signal: i32, _: Duration) {
         match self.running.get(&task) {
             None => {}
             Some(Script::Stubborn) if signal != SIGKILL => {}
-            Some(Script::Runs | Script::Stubborn | Script::Floods(_)) => {
+            Some(Script::Runs | Script::Stubborn | Script::Refuses | Script::Floods(_)) => {
                 self.exited(task, run, Exit::Signal(signal));
             }
             // Report the end of a run that never existed, and of a task that nobody submitted.

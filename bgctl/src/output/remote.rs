@@ -186,20 +186,13 @@ impl Remote<'_> {
     /// screen. If the program switched to it long before, it is not known.
     fn look_back(&self, context: &mut Context, end: u64, replay: &mut Replay) -> Result<(), Failure> {
         replay.restart();
-        let mut next = end.saturating_sub(LOOK_BACK[usize::from(context.link.is_remote())]);
-        while next < end {
-            let mut chunk = self.chunk(context, signed(next), (end - next).min(OUTPUT_CHUNK_BYTES))?;
-            // The rest was dropped or truncated.
-            if chunk.offset >= end || chunk.next <= next {
-                break;
-            }
-            let data = std::mem::take(&mut chunk.data);
-            let bytes = chunk.encoding.decode(data).map_err(Failure::unreadable_output)?;
-            replay.skip(chunk.offset, &bytes, &attempt_starts(&chunk));
-            next = chunk.next;
-            if next > chunk.offset + bytes.len() as u64 {
-                replay.restart();
-            }
+        let first = end.saturating_sub(LOOK_BACK[usize::from(context.link.is_remote())]);
+        let mut place = Some(first).filter(|first| *first < end);
+        while let Some(from) = place {
+            let mut part = self.chunk(context, signed(from), (end - from).min(OUTPUT_CHUNK_BYTES))?;
+            let data = std::mem::take(&mut part.data);
+            let bytes = part.encoding.decode(data).map_err(Failure::unreadable_output)?;
+            place = replay.look_back((from, end), &part, &bytes);
         }
         Ok(())
     }

@@ -6,7 +6,9 @@ use std::borrow::Cow;
 use std::io::{self, IsTerminal as _};
 use std::os::fd::AsFd;
 
-use crate::output::filter::TextFilter;
+use bgd_shared::request::OutputResult;
+
+use crate::output::filter::{TextFilter, attempt_starts};
 use crate::remark::report;
 
 /// The filter for a terminal.
@@ -40,9 +42,23 @@ impl Replay {
         text
     }
 
-    /// Follows bytes before those that are shown.
-    pub fn skip(&mut self, offset: u64, bytes: &[u8], starts: &[u64]) {
-        self.filter.skip(offset, bytes, starts);
+    /// Follows a part of the output that was requested from `from` on; what is shown begins at `end`. Returns where the
+    /// next part before that begins, if there is one.
+    pub fn look_back(&mut self, (from, end): (u64, u64), part: &OutputResult, bytes: &[u8]) -> Option<u64> {
+        if part.offset != from {
+            // What was there was dropped, maybe only now, or truncated.
+            self.restart();
+        }
+        if part.offset >= end || part.next <= from {
+            return None;
+        }
+        // After a dropped part, as many bytes as requested may end beyond what was meant.
+        let before = usize::try_from(end - part.offset).unwrap_or(usize::MAX).min(bytes.len());
+        self.filter.skip(part.offset, &bytes[..before], &attempt_starts(part));
+        if part.next > part.offset + bytes.len() as u64 {
+            self.restart();
+        }
+        Some(part.next).filter(|next| *next < end)
     }
 
     fn push(&mut self, bytes: &[u8]) -> String {
@@ -63,5 +79,48 @@ pub fn shown<'a>(replay: &mut Option<Replay>, bytes: &'a [u8]) -> Cow<'a, [u8]> 
     match replay {
         Some(replay) => replay.push(bytes).into_bytes().into(),
         None => bytes.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bgd_shared::request::Encoding;
+    use bgd_shared::task::Task;
+
+    use super::*;
+    use crate::render::samples::task;
+
+    const ALTERNATE: &[u8] = b"\x1b[?1049hcells";
+
+    fn replay() -> Replay {
+        Replay { filter: TextFilter::with_redrawn_lines(), is_reported: false }
+    }
+
+    fn part(offset: u64, next: u64) -> OutputResult {
+        let (task, data, encoding) = (Task { pty: true, ..task() }, String::new(), Encoding::Utf8);
+        OutputResult { task, data, encoding, offset, next, eof: false, attempt_offset: None }
+    }
+
+    #[test]
+    fn screen_before_a_dropped_part_is_not_that_of_what_follows() {
+        let next = ALTERNATE.len() as u64;
+        // All up to the part that is shown was dropped between two reads; or only some; or it was truncated.
+        for (second, is_last) in [(part(1000, 1007), true), (part(500, 507), false), (part(5, 5), true)] {
+            let mut replay = replay();
+            assert_eq!(replay.look_back((0, 1000), &part(0, next), ALTERNATE), Some(next));
+            assert!(replay.filter.is_alternate());
+            let place = replay.look_back((next, 1000), &second, b"a text ");
+            assert_eq!(place, (!is_last).then_some(507));
+            assert!(!replay.filter.is_alternate(), "{place:?}");
+        }
+    }
+
+    #[test]
+    fn look_back_follows_nothing_of_the_part_that_is_shown() {
+        let mut replay = replay();
+        let bytes = [b"a text ", ALTERNATE].concat();
+        let next = 993 + bytes.len() as u64;
+        assert_eq!(replay.look_back((0, 1000), &part(993, next), &bytes), None);
+        assert!(!replay.filter.is_alternate());
     }
 }

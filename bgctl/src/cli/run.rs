@@ -119,9 +119,9 @@ Shows the terminal of a task and forwards your input to it. Ctrl-B (--key, or \
 `background_key` in the configuration) detaches; the task keeps running. All other \
 keys go to the task; after Ctrl-C, Ctrl-D, Ctrl-Z or Ctrl-\\ three times in a row, a \
 line shows which key detaches. Several terminals can be attached at once; the smallest \
-size is used. All show the same: in a wider one, a line that fills the narrowest does not \
-wrap, and what a shell redraws of it may look wrong. Each attempt of a task (--retry, --restart) has a terminal of its own: the \
-next one is shown when it begins. A paused task stays paused until `bgctl continue`.
+size is used. All show the same screen; in a wider terminal, lines still end where the \
+narrowest one does. Each attempt of a task (--retry, --restart) has a terminal of its own: \
+the next one is shown when it begins. A paused task stays paused until `bgctl continue`.
 
 For a task without a terminal, its output is shown from the start; the same key detaches, \
 and so does Ctrl-C, which is not sent to the task. If standard output is not a terminal, \

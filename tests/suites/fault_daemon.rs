@@ -9,9 +9,10 @@ use bgd_tests::clock::WallClock;
 use bgd_tests::shared::client::ClientError;
 use bgd_tests::shared::error::ErrorKind;
 use bgd_tests::shared::event::EventKind;
+use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{
     BlockMode, BlockParams, DaemonShutdown, Hello, HelloParams, IdParams, ListParams, ShutdownParams,
-    SubmitParams, TaskBlock, TaskGet, TaskList, TerminalSize,
+    SubmitParams, TaskBlock, TaskGet, TaskList, TaskResult, TerminalSize,
 };
 use bgd_tests::shared::task::Status;
 use bgd_tests::upgrades::in_time;
@@ -359,15 +360,22 @@ fn r105_end_of_a_delay_is_shown_as_it_is_after_a_sleep_of_the_machine() {
     const HOUR_MS: u64 = 3_600_000;
     let clock = WallClock::new();
     let daemon = TestDaemon::builder().prelude(clock.prelude()).start();
-    let task = daemon.run(&["submit", "--in", "1h", "--", "true"]).success().word();
-    let shown = || {
-        let listed = daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
-        [&daemon.task(task), &listed[0]].map(|task| task.waiting.as_ref().unwrap().until.unwrap())
+    let task: TaskId = daemon.run(&["submit", "--in", "1h", "--", "true"]).success().word();
+    let mut watch = daemon.watch();
+    let mut shown = || {
+        let listed = daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks.remove(0);
+        let block = BlockParams { ids: vec![task.into()], timeout_ms: Some(0), ..BlockParams::default() };
+        let blocked = daemon.client().call::<TaskBlock>(&block).unwrap().tasks.remove(0);
+        let edit = ["--json", "edit", &task.to_string(), "--priority", "1"];
+        let edited = daemon.run(&edit).success().json::<TaskResult>().task;
+        let event = watch.until_kind(task, EventKind::Edited).task;
+        let tasks = [daemon.task(task), listed, blocked, edited, event];
+        tasks.map(|task| task.waiting.unwrap().until.unwrap())
     };
     let before = shown();
     clock.set(3600);
     let after = shown();
-    assert_eq!(before[0], before[1]);
+    assert_eq!(before, [before[0]; 5]);
     assert!(after.iter().all(|until| until.millis_since(before[0]) > HOUR_MS - 1000), "{before:?} {after:?}");
     daemon.cancel(&[task]);
 }

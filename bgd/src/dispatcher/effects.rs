@@ -17,7 +17,8 @@ use crate::wire::view;
 
 impl Dispatcher {
     /// Applies the effects of a step of the core.
-    pub(super) fn apply(&mut self, effects: Vec<Effect>) {
+    pub(super) fn apply(&mut self, mut effects: Vec<Effect>) {
+        self.correct_waits(&mut effects);
         self.note_freed(&effects);
         let (mut forgotten, mut clears) = (Vec::new(), Vec::new());
         let (mut done, mut is_signal, mut ended) = (Vec::new(), false, Vec::new());

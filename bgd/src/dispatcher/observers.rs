@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use super::{Dispatcher, Shape};
 use crate::client::answer::Answer;
-use crate::core::{CoreError, ListQuery, Now, Request, Snapshot, Spec, Task};
+use crate::core::{CoreError, Effect, ListQuery, Now, Reply, Request, Snapshot, Spec, Task};
 use crate::exec::threads::workers::Workers;
 use crate::journal::JournalFile;
 use crate::notify::ExecProgram;
@@ -120,6 +120,24 @@ impl Dispatcher {
             next: page.next.map(|ordinal| ordinal.0),
             summary: page.summary,
         })
+    }
+
+    /// Makes effects show tasks as people see them now.
+    pub(super) fn correct_waits(&self, effects: &mut [Effect]) {
+        let now = self.now();
+        for effect in effects {
+            match effect {
+                Effect::Event { task, .. } | Effect::Reply { reply: Reply::Task(task), .. } => {
+                    correct_wait(task, now);
+                }
+                Effect::Reply { reply: Reply::Tasks(tasks) | Reply::Blocked { tasks, .. }, .. } => {
+                    for task in tasks {
+                        correct_wait(task, now);
+                    }
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Answers `daemon.status`. Information from files is looked up on a separate thread, as a disk may hang.

@@ -120,7 +120,10 @@ impl Search {
             self.skip(id);
             return (true, None);
         }
-        let too_many = reading.carry.len().saturating_sub(self.carry);
+        // What follows a dropped part does not continue what comes before it.
+        let is_cut = page.next > page.offset + page.bytes.len() as u64;
+        let kept = if is_cut { 0 } else { self.carry };
+        let too_many = reading.carry.len().saturating_sub(kept);
         reading.carry.drain(..too_many);
         reading.next = page.next;
         let is_first = reading.end.is_none();
@@ -214,6 +217,17 @@ mod tests {
         let page = Page { offset: size - MOST, next: size, size: 2 * size, is_split: false, bytes: b"end" };
         assert_eq!(search.take(ID, Stream::Stdout, page), (false, None), "what came since is not waited for");
         assert_eq!((search.state.done, search.state.continues()), (1, false));
+    }
+
+    #[test]
+    fn r162_nothing_is_found_across_a_dropped_part() {
+        let mut search = begin("ab", 1);
+        search.next();
+        let page =
+            |offset, next, bytes: &'static [u8]| Page { offset, next, size: 200, is_split: false, bytes };
+        let behind = Position { id: ID, stream: Stream::Stdout, offset: 100 };
+        assert_eq!(search.take(ID, Stream::Stdout, page(0, 100, b"xa")), (false, Some(behind)));
+        assert_eq!(search.take(ID, Stream::Stdout, page(100, 200, b"b")), (false, None));
     }
 
     proptest! {

@@ -124,10 +124,14 @@ impl Keys {
         !self.held.is_empty()
     }
 
-    /// Gives up waiting for the rest of a sequence: a lone ESC byte was the Escape key.
+    /// Gives up waiting for the rest of a sequence: a lone ESC byte was the Escape key. The beginning of a character is
+    /// no key, so its rest may come later.
     pub fn give_up(&mut self) -> Option<Key> {
-        let held = std::mem::take(&mut self.held);
-        (held.first() == Some(&0x1b)).then_some(Key::Escape)
+        if self.held.first() != Some(&0x1b) {
+            return None;
+        }
+        self.held.clear();
+        Some(Key::Escape)
     }
 }
 
@@ -253,6 +257,16 @@ mod tests {
         let endless = [b"\x1b[".as_slice(), &[b'1'; 1000]].concat();
         assert_eq!(keys.push(&endless), []);
         assert!(!keys.is_holding(), "a sequence has an end");
+    }
+
+    #[test]
+    fn r162_character_that_arrives_in_pieces_is_not_lost() {
+        let mut keys = Keys::default();
+        assert_eq!(keys.push(b"\xc3"), []);
+        assert_eq!(keys.give_up(), None, "the rest is late");
+        assert_eq!(keys.push(b"\xa4x"), ['ä', 'x'].map(Key::Char));
+        assert_eq!(keys.push(b"\xc3"), []);
+        assert_eq!(keys.push(b"x"), [Key::Char('x')], "the rest never came");
     }
 
     #[test]

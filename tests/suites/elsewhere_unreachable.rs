@@ -168,14 +168,14 @@ fn r145_cancelled_task_that_waited_there_lingers_until_the_machine_is_back() {
 #[test]
 fn r151_cancel_on_a_terminal_says_at_once_that_the_machine_cannot_be_asked() {
     let mut far = Far::with_here("");
-    let selections: [&[&str]; 3] = [&[], &["--tag", "x"], &["--all"]];
-    for selection in selections {
+    let given: [&[&str]; 3] = [&[], &["--tag", "x"], &["--all"]];
+    for words in given {
         let id = far.submit_on(&["--tag", "x"], "exec sleep 1000");
         far.running(id);
         shut(&mut far, id);
         let named = id.to_string();
-        let selection = if selection.is_empty() { vec![named.as_str()] } else { selection.to_vec() };
-        let mut terminal = Terminal::bgctl(far.here(), &[vec!["cancel", "--grace", "1h"], selection].concat());
+        let words = if words.is_empty() { vec![named.as_str()] } else { words.to_vec() };
+        let mut terminal = Terminal::bgctl(far.here(), &[vec!["cancel", "--grace", "1h"], words].concat());
         terminal.wait_text("far can't be asked now: what runs there is ended as soon as that is possible");
         assert!(far.here().task(id).status.is_active(), "and it is still waited for");
         far.wrap("");

@@ -264,10 +264,11 @@ const fn error_name(error: &CoreError) -> &'static str {
 pub type Reached = BTreeMap<&'static str, u64>;
 
 /// Situations that a long run must reach; otherwise its success proves nothing.
-pub const PLACES: [&str; 114] = [
+pub const PLACES: [&str; 115] = [
     "too large to be kept",
     "too old to be kept",
     "a crash loop",
+    "an end is learned of late",
     "a batch",
     "a cycle",
     "a part of nothing",

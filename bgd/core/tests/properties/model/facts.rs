@@ -91,10 +91,14 @@ impl Model {
             (Fact::StartFailed { failure }, Phase::Starting) => {
                 self.done(now, number, &Err(failure.message.to_string()));
             }
-            (Fact::Exited { exit, others, .. }, Phase::Running) if !task.leader_gone => {
+            (Fact::Exited { exit, others, at }, Phase::Running) if !task.leader_gone => {
                 task.leader_gone = true;
                 task.left = *others;
                 task.order.exit = Some(exit.clone());
+                // A task that is being ended ends with the last process of its tree.
+                if task.end == End::NotBegun || !others {
+                    task.order.attempt.ends(now, *at);
+                }
                 if *others && task.end == End::NotBegun && self.goes_on(now, number) {
                     return self.end_rest(now, number);
                 }
@@ -274,7 +278,7 @@ impl Model {
         let loops = task.loops(now, result);
         let is_unstarted = task.phase == Phase::Starting || task.order.exit.is_none();
         task.phase = Phase::Done;
-        (task.completed_at, task.paused) = (now.wall, false);
+        (task.completed_at, task.paused) = (task.order.attempt.ended_at().unwrap_or(now.wall), false);
         let is_looked_at = task.foreground.take().is_some();
         if let Some(chat) = &mut task.chat {
             chat.end();

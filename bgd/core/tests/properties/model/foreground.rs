@@ -5,6 +5,7 @@ use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::notice::NoticeKind;
 use bgd_shared::task::Status;
+use bgd_shared::time::Timestamp;
 
 use super::super::expected::Answer;
 use super::super::support::HUP;
@@ -34,7 +35,13 @@ impl Model {
     }
 
     /// Adopts a process that is already running, so it waits for nothing.
-    pub(super) fn adopt(&mut self, now: Now, to: ReplyTo, command: &Command) -> Result<(), CoreError> {
+    pub(super) fn adopt(
+        &mut self,
+        now: Now,
+        to: ReplyTo,
+        command: &Command,
+        started_at: Timestamp,
+    ) -> Result<(), CoreError> {
         if self.closing {
             return Err(CoreError::ShuttingDown);
         }
@@ -45,7 +52,7 @@ impl Model {
         let is_adopted = true;
         let mut task =
             Known { phase, left, limit_at, is_adopted, key: None, ..Known::new(now, command, None) };
-        task.order.begins(now);
+        task.order.begins(Now { wall: started_at, ..now });
         self.live.insert(number(id), task);
         self.expected.adopts.push(id);
         for kind in [EventKind::Submitted, EventKind::Started, EventKind::Backgrounded] {

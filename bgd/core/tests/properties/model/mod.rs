@@ -3,6 +3,7 @@
 
 mod agent;
 mod batch;
+mod early;
 mod facts;
 mod foreground;
 mod history;

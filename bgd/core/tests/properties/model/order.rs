@@ -14,6 +14,7 @@ use bgd_shared::task::{Exit, Status};
 
 use super::super::expected::Answer;
 use super::super::support::TERM;
+use super::early::Attempt;
 use super::{End, Known, Model, Phase, number};
 
 /// When a task may start: by the monotonic clock, or by the wall clock.
@@ -59,8 +60,7 @@ pub struct Order {
     /// Number of attempts in a row that ended early.
     early: u32,
     pub has_begun: bool,
-    /// Until when an end of the current attempt is early; decided once only the rest of its tree is left.
-    early_until: Option<u64>,
+    pub attempt: Attempt,
     pub exit: Option<Exit>,
     /// Why it can no longer start.
     pub blame: Option<String>,
@@ -81,7 +81,7 @@ impl Default for Order {
             ended: 0,
             early: 0,
             has_begun: false,
-            early_until: None,
+            attempt: Attempt::default(),
             exit: None,
             blame: None,
         }
@@ -116,7 +116,7 @@ impl Order {
 
     /// Records that it is running.
     pub fn begins(&mut self, now: Now) {
-        (self.has_begun, self.early_until, self.exit) = (true, Some(now.mono.0 + 60_000), None);
+        (self.has_begun, self.attempt, self.exit) = (true, Attempt::begun(now), None);
     }
 
     pub fn priority(&self) -> i32 {
@@ -164,7 +164,7 @@ impl Order {
     }
 
     fn early_with(&self, now: Now, is_late: bool) -> u32 {
-        if is_late || self.early_until.is_none_or(|until| now.mono.0 < until) { self.early + 1 } else { 0 }
+        if is_late || self.attempt.is_early(now) { self.early + 1 } else { 0 }
     }
 
     /// Reports whether it ended early once too often.
@@ -540,8 +540,7 @@ impl Model {
     pub(super) fn end_rest(&mut self, now: Now, task: u64) {
         let grace = self.limits.grace_ms;
         let Some(task) = self.live.get_mut(&task) else { return };
-        let until = task.order.early_until.map(|until| if now.mono.0 < until { u64::MAX } else { 0 });
-        task.order.early_until = until;
+        task.order.attempt.decide(now);
         (task.end, task.paused) = (End::Grace(now.mono.plus_ms(grace).0), false);
         self.expected.ends.push((task.id, TERM));
     }
@@ -558,7 +557,7 @@ impl Model {
         let is_late = matches!(task.why, Some(super::Why::NotReady(_)));
         let result = if is_late { &failed } else { result };
         let Some(delay) = task.order.delay(task.id, now, result, is_late) else { return false };
-        (task.order.early, task.order.early_until) = (task.order.early_with(now, is_late), None);
+        (task.order.early, task.order.attempt) = (task.order.early_with(now, is_late), Attempt::default());
         (task.why, task.stop_order) = (None, None);
         task.order.ended += 1;
         task.order.start = (delay > 0).then(|| Start::Mono(now.mono.plus_ms(delay).0));

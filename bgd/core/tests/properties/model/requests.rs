@@ -20,7 +20,7 @@ impl Model {
             Request::SubmitMany(part) => return self.submit_many(now, to, part),
             Request::Rerun(_) => {} // Its ids are random; `rules_rerun` covers it.
             Request::Detach { id } => return self.detach(now, to, id),
-            Request::Adopt { command, .. } => return self.adopt(now, to, command),
+            Request::Adopt { command, started_at, .. } => return self.adopt(now, to, command, *started_at),
             Request::Resume { id, prompt, settings } => return self.resume(to, id, prompt, settings),
             Request::Answer { id, request, option } => {
                 return self.decide(now, to, id, *request, option.as_deref());

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use bgd_core::{Fact, Input, Note, PlaceFact, State};
 use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
+use bgd_shared::time::Timestamp;
 use proptest::prop_assert_eq;
 
 use super::super::model::Phase;
@@ -139,6 +140,9 @@ impl Proc {
     }
 }
 
+/// How long ago a process has ended, if no daemon ran then; a clock that was set may also show a time to come.
+const LATE_MS: [Option<i64>; 8] = [None, None, None, None, Some(1), Some(5_000), Some(70_000), Some(-5_000)];
+
 impl Sim {
     /// Lets one of the processes do something.
     pub(super) fn act(&mut self, proc: usize, roll: u8) -> Checked {
@@ -146,6 +150,7 @@ impl Sim {
             return self.on_deadline();
         }
         let index = proc % self.procs.len();
+        let late_ms = LATE_MS[proc / 4 % LATE_MS.len()];
         let proc = &mut self.procs[index];
         if roll.is_multiple_of(3)
             && let Ok(reported) = proc.orders.carry_out(proc.state == ProcState::Alive)
@@ -155,7 +160,14 @@ impl Sim {
                 None => self.on_deadline(),
             };
         }
-        let fact = self.procs[index].next(roll);
+        let fact = match (self.procs[index].next(roll), late_ms) {
+            (Fact::Exited { exit, others, at: None }, Some(ms)) => {
+                self.reach("an end is learned of late");
+                let at = Some(Timestamp::from_unix_ms(self.now.wall.unix_ms() - ms));
+                Fact::Exited { exit, others, at }
+            }
+            (fact, _) => fact,
+        };
         self.fact_of(index, fact)
     }
 

@@ -114,6 +114,29 @@ fn r146_full_queue_does_not_delay_orders_for_running_jobs_as_root() {
 }
 
 #[test]
+fn r146_task_for_inactive_partition_waits_with_reason_until_it_is_active_or_cancelled_as_root() {
+    let site = Site::start();
+    let set = |state: &str| {
+        site.cluster.run(&["scontrol", "update", "PartitionName=other", &format!("State={state}")]).success();
+    };
+    set("INACTIVE");
+    let cancelled = site.submit(&["--partition", "other", "--time-limit", "1ms"], "true");
+    let runs = site.submit(&["--partition", "other"], "echo ran");
+    for id in [cancelled, runs] {
+        let task = site.until(id, "the obstacle", |task| {
+            let reason = task.elsewhere.as_ref().and_then(|there| there.reason.as_deref());
+            reason.is_some_and(|reason| reason.contains("Required partition not available"))
+        });
+        assert_eq!(task.status, Status::Pending, "its limits count from its start");
+    }
+    let task = site.daemon.cancel(&[cancelled]).remove(0);
+    assert_eq!((task.status, task.lingering, task.started_at), (Status::Cancelled, false, None));
+    set("UP");
+    assert_eq!(site.ended(runs).status, Status::Completed);
+    assert_eq!(site.output(runs), "ran\n");
+}
+
+#[test]
 fn r147_corrected_work_folder_applies_without_restart_as_root() {
     let site = Site::start();
     let right = fs::read_to_string(site.daemon.config_path()).unwrap();

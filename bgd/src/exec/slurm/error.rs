@@ -37,16 +37,22 @@ impl fmt::Display for CommandError {
 }
 
 /// Messages of a cluster that could not be asked.
-const UNREACHABLE: [&str; 14] = [
+const UNREACHABLE: [&str; 20] = [
     "Unable to contact slurm controller",
     "Unable to establish controller machine",
     "Could not establish a configuration source",
     "Unable to process configuration file",
     "fetch_config: DNS SRV lookup failed",
     "Slurm backup controller in standby mode",
+    "Controller is in standby mode",
+    "Communication connection failure",
+    "Connection timed out establishing",
+    "Rate limit exceeded, please retry",
     "Munge encode failed",
     "Munge decode failed",
     "Protocol authentication error",
+    "Invalid authentication credential",
+    "Authentication credential expired",
     "Incompatible versions of client and server code",
     "Connection refused",
     "No route to host",
@@ -55,18 +61,34 @@ const UNREACHABLE: [&str; 14] = [
 ];
 
 /// Messages about a command that was sent without an answer.
-const UNANSWERED: [&str; 4] = [
+const UNANSWERED: [&str; 11] = [
     "Socket timed out on send/recv operation",
     "Zero Bytes were transmitted or received",
     "Unexpected message received",
+    "Message send failure",
     "Message receive failure",
+    "Unable to contact slurm controller (receive failure)",
+    "Unable to contact slurm controller (shutdown failure)",
+    "Connection timed out writing",
+    "Connection timed out reading",
+    "Kernel reported delayed socket error",
+    "Header lengths are longer than data received",
 ];
 
-/// Messages of a cluster that accepts no more jobs at the moment, at least of this user.
-const FULL: [&str; 8] = [
+/// Messages of a cluster that accepts no more jobs at the moment, at least of this user or for this partition.
+const FULL: [&str; 15] = [
     "Slurm temporarily unable to accept job",
     "Resource temporarily unavailable",
     "System is in maintenance",
+    "System submissions disabled",
+    "Required partition not available (inactive or drain)",
+    "Partition in DOWN state",
+    "Unable to create job record, try again",
+    "MaxJobCount limit reached",
+    // The controller's disk is full.
+    "I/O error writing script/environment to file",
+    // Usage decays.
+    "Requested account has breached requested QOS usage threshold",
     // The limits on the number of jobs that are waiting or running. The sentence after them also stands for limits that
     // the same job exceeds for ever.
     "AssocMaxSubmitJobLimit",
@@ -178,11 +200,36 @@ mod tests {
         ] {
             assert!(matches!(of(text), CommandError::Unreachable(_)), "{text}");
         }
-        let lost = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n";
-        let message = "Batch job submission failed: Socket timed out on send/recv operation".to_owned();
-        assert_eq!(of(lost), CommandError::Unanswered(message));
+        for why in [
+            "Socket timed out on send/recv operation",
+            // Its beginning is that of a cluster that could not be asked.
+            "Unable to contact slurm controller (receive failure)",
+        ] {
+            let message = format!("Batch job submission failed: {why}");
+            assert_eq!(of(&format!("sbatch: error: {message}\n")), CommandError::Unanswered(message));
+        }
         let full = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying\n";
         assert!(matches!(of(full), CommandError::Full(_)));
+    }
+
+    #[test]
+    fn r146_obstacle_that_is_none_of_the_job_s_fails_no_task() {
+        let failed = |why: &str| of(&format!("sbatch: error: Batch job submission failed: {why}\n"));
+        for why in [
+            "Required partition not available (inactive or drain)",
+            "System submissions disabled",
+            "MaxJobCount limit reached",
+            "I/O error writing script/environment to file",
+        ] {
+            let message = format!("Batch job submission failed: {why}");
+            assert_eq!(failed(why), CommandError::Full(message));
+        }
+        for why in ["Rate limit exceeded, please retry later", "Invalid authentication credential"] {
+            assert!(matches!(failed(why), CommandError::Unreachable(_)), "{why}");
+        }
+        for why in ["Access/permission denied", "Requested nodes not in this partition", "Invalid qos"] {
+            assert!(matches!(failed(why), CommandError::Refused(_)), "{why}");
+        }
     }
 
     #[test]

@@ -81,6 +81,31 @@ fn cancel(far: &mut Far, args: &[&str]) -> Child {
 }
 
 #[test]
+fn r145_tasks_wait_with_reason_while_the_machine_has_no_room_for_them() {
+    let mut far = Far::of(TestDaemon::builder().config("[limits]\ntasks = 1\n").start());
+    far.start_here("");
+    let (gate, line) = gate(&far);
+    let first = far.submit_on(&[], &line);
+    far.running(first);
+    let [next, cancelled] = [0; 2].map(|_| far.submit_on(&[], "echo ran"));
+    for id in [next, cancelled] {
+        let task = far.until(id, "there is no room", |task| {
+            let reason = task.elsewhere.as_ref().and_then(|there| there.reason.as_deref());
+            reason.is_some_and(|why| why.contains("accepts no more tasks now") && why.contains("limits.tasks"))
+        });
+        assert_eq!(task.status, Status::Pending);
+    }
+    // It was never there, so nothing is to be waited for.
+    let task = far.here().cancel(&[cancelled]).remove(0);
+    assert_eq!((task.status, task.lingering, task.started_at), (Status::Cancelled, false, None));
+    fs::write(gate, "").unwrap();
+    for id in [first, next] {
+        assert_eq!(far.ended(id).status, Status::Completed);
+    }
+    assert_eq!(far.here().output(next), b"ran\n");
+}
+
+#[test]
 fn r145_cancel_passes_its_grace_on_to_the_machine() {
     let mut far = Far::of(TestDaemon::builder().config("[grace]\ncancel = \"100ms\"\n").start());
     far.start_here("");

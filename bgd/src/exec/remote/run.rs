@@ -113,8 +113,9 @@ pub struct Run {
     under_way: UnderWay,
     /// The orders that follow from that comparison.
     late: Vec<Control>,
-    /// Whether a submit may have arrived without its answer being received.
+    /// Whether a submit may have arrived without its answer being received, and whether that was so before the last.
     was_sent: bool,
+    was_sent_before: bool,
     /// Whether its known state is as recent as the connection.
     is_current: bool,
     /// Whether an event has arrived since the last call was made, so that the call's answer may be older.
@@ -159,6 +160,7 @@ impl Run {
             submit: Some(Box::new(submit)),
             late: Vec::new(),
             was_sent: false,
+            was_sent_before: false,
             is_current: false,
             has_news: false,
             stage: Stage::Waiting,
@@ -220,6 +222,25 @@ impl Run {
     /// Reports whether it may exist on the machine: it has an id there, or a submit was sent.
     pub const fn may_exist(&self) -> bool {
         self.there.is_some() || self.was_sent
+    }
+
+    /// Reports whether its next step is a submit.
+    pub const fn is_to_be_submitted(&self) -> bool {
+        self.there.is_none() && (self.stop.is_none() || self.was_sent)
+    }
+
+    /// Notes that the machine has refused the last submit, but may accept another one.
+    pub const fn was_put_off(&mut self) {
+        self.was_sent = self.was_sent_before;
+    }
+
+    /// Notes why it waits. Returns whether that is news.
+    pub fn note_reason(&mut self, reason: &str) -> bool {
+        let is_news = self.reason.as_deref() != Some(reason);
+        if is_news {
+            self.reason = Some(reason.into());
+        }
+        is_news
     }
 
     /// Notes that it was never submitted if it waits for the tasks on this previous host, according to the daemon that
@@ -329,7 +350,7 @@ impl Run {
             // If the run is to end, the submit only finds it by its key. If it never arrived, it must not start now.
             let hold = self.wanted.held == Some(true) || self.stop.is_some();
             let priority = self.wanted.priority.filter(|priority| *priority != 0);
-            self.was_sent = true;
+            self.was_sent_before = std::mem::replace(&mut self.was_sent, true);
             return self
                 .submit
                 .clone()

@@ -8,6 +8,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::pauses::next_pause;
 use bgd_shared::task::Task;
 
+use super::room::Room;
 use super::{FAILURES, IDLE, Machine, PAUSES};
 use crate::core::{Fact, PlaceFact};
 use crate::exec::remote::bridge::{self, Bridge, BridgeError};
@@ -198,7 +199,7 @@ impl Machine {
     fn switch_to(&mut self, host: String) {
         self.ssh.shell.host = host;
         (self.is_back, self.gave_up_sweep) = (false, false);
-        (self.link, self.instance) = (Link::Idle, None);
+        (self.link, self.instance, self.room) = (Link::Idle, None, Room::default());
         self.reset_failures();
         // The next daemon must not expect the previous host's daemon here either.
         self.origin.forget_there();
@@ -230,7 +231,7 @@ impl Machine {
     }
 
     /// Returns the tasks of all runs in their order, in which those that wait for a connection are submitted.
-    fn in_order(&self) -> Vec<TaskId> {
+    pub(super) fn in_order(&self) -> Vec<TaskId> {
         let mut runs: Vec<(u64, TaskId)> = self.runs.iter().map(|(task, run)| (run.turn, *task)).collect();
         runs.sort_unstable();
         runs.into_iter().map(|(_, task)| task).collect()

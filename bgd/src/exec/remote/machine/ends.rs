@@ -319,6 +319,10 @@ impl Machine {
                 self.runs.values_mut().for_each(Run::cut);
                 return self.failed(trouble, PAUSES[1]);
             }
+            // Tasks that end make room, as does whoever frees a disk.
+            Some(ErrorKind::RegistryFull | ErrorKind::JournalUnwritable) => {
+                return self.put_off(task, error);
+            }
             Some(_) => Fact::StartFailed { failure: refusal(host, error).into() },
         };
         self.context.facts.send(task, number, fact);

@@ -8,6 +8,7 @@ mod news;
 mod orders;
 mod reads;
 mod recovery;
+mod room;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::ControlFlow;
@@ -25,6 +26,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot};
 
 use self::reads::Reads;
+use self::room::Room;
 use crate::core::{Control, Fact};
 use crate::exec::context::Context;
 use crate::exec::elsewhere::due::Due;
@@ -81,6 +83,7 @@ pub struct Machine {
     /// Runs that may have a next step.
     ready: VecDeque<TaskId>,
     reads: Reads,
+    room: Room,
     calls: FuturesUnordered<BoxFuture<'static, CallResult>>,
     link: Link,
     /// The instance of the daemon that has the runs.
@@ -195,6 +198,7 @@ impl Machine {
             early: HashMap::new(),
             ready: VecDeque::new(),
             reads: Reads::default(),
+            room: Room::default(),
             calls: FuturesUnordered::new(),
             link: Link::Idle,
             instance,
@@ -412,6 +416,9 @@ impl Machine {
             let number = run.number;
             return self.await_next_host(task, number);
         }
+        if self.room.is_full() && run.is_to_be_submitted() {
+            return self.await_room(task);
+        }
         // Without a connection, a run that was never sent can still be withdrawn.
         if bridge.is_none() && (run.may_exist() || run.stop.is_none()) {
             return;
@@ -551,7 +558,7 @@ impl Machine {
             Link::Idle | Link::Opening(_) | Link::Open(..) => None,
         };
         let sweeps = self.sweeps_at.filter(|_| matches!(self.link, Link::Idle | Link::Open(..)));
-        let ends = [self.give_up.next_at(), self.ends_at, self.end_again.next_at()];
+        let ends = [self.give_up.next_at(), self.ends_at, self.end_again.next_at(), self.room.until()];
         link.into_iter().chain(sweeps).chain(ends.into_iter().flatten()).min()
     }
 
@@ -563,6 +570,7 @@ impl Machine {
         }
         self.ends_at = self.ends_at.filter(|at| *at > now);
         self.repeat_ends(now);
+        self.try_room(now);
         let sweeps = self.sweeps_at.is_some_and(|at| at <= now);
         match &self.link {
             Link::Broken(at, ..) if *at <= now => self.open(),

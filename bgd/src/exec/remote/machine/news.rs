@@ -15,6 +15,9 @@ impl Machine {
 
     /// Handles the state of a run's task that the answer to its call contains.
     pub(super) fn learn_answer(&mut self, task: TaskId, known: &Task) {
+        if self.runs.get(&task).is_some_and(|run| run.there.is_none()) {
+            self.room.accepted();
+        }
         let facts = self.runs.get_mut(&task).map(|run| run.learn_answer(known));
         self.learned(task, known.id, facts);
     }

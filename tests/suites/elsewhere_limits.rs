@@ -91,7 +91,7 @@ fn r145_tasks_wait_with_reason_while_the_machine_has_no_room_for_them() {
     for id in [next, cancelled] {
         let task = far.until(id, "there is no room", |task| {
             let reason = task.elsewhere.as_ref().and_then(|there| there.reason.as_deref());
-            reason.is_some_and(|why| why.contains("accepts no more tasks now") && why.contains("limits.tasks"))
+            reason.is_some_and(|why| why.contains("no more tasks now") && why.contains("limits.tasks"))
         });
         assert_eq!(task.status, Status::Pending);
     }

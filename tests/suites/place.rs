@@ -208,10 +208,14 @@ fn removed_state_folder_is_recreated() {
 #[test]
 fn removed_output_folder_is_reported_until_the_next_task_recreates_it() {
     let daemon = TestDaemon::start();
-    let id = daemon.submit(&["sleep", "1000"]);
+    let gate = daemon.home().join("gate");
+    let wait = format!("until [ -e {} ]; do sleep 0.01; done", gate.display());
+    let id = daemon.submit_shell(&format!("{wait}; echo lost; exec sleep 1000"));
     let task = daemon.wait_running(id);
     let folder = Path::new(&task.output.path).parent().unwrap();
     fs::remove_dir_all(folder).unwrap();
+    // The daemon has the folder open, so the system reports its removal with the next write.
+    fs::write(&gate, "").unwrap();
     let warning = wait::poll_until("a warning", || daemon.warnings().pop());
     assert!(warning.starts_with(&format!("{} was removed", folder.display())), "{warning}");
     daemon.run(&["submit", "--", "true"]).success();

@@ -151,7 +151,6 @@ impl Daemon {
         };
         let (sender, limits) = watch::channel(ServerLimits::from(&config));
         let workers = context.workers.clone();
-        let wall_clock = WallClock::new().map_err(failed("timer"))?;
         let shared = Shared { calls, silent: Arc::default(), connections: Arc::clone(&connections) };
         let dispatcher = Dispatcher::new(config, identity, executors, context, internals.clone(), sender);
         let (says, served) = (address.shown().phase_writer(), Arc::clone(&connections));
@@ -162,7 +161,7 @@ impl Daemon {
             internals,
             shared,
             mailbox,
-            wall_clock,
+            wall_clock: WallClock::new().map_err(failed("timer"))?,
             limits,
             address,
             instance,

@@ -212,6 +212,24 @@ fn r127_notice_of_removed_channel_is_counted_as_undelivered_once() {
 }
 
 #[test]
+fn r127_output_of_cleared_task_is_removed_with_its_notice_if_the_channel_was_removed() {
+    let server = HookServer::start();
+    server.order(Reply::status(200).held());
+    let mut daemon = with_server(&server, "");
+    let task = daemon.submit_shell("echo result");
+    daemon.block(&[task]);
+    server.wait_count(1);
+    let path = std::path::PathBuf::from(daemon.task(task).output.path);
+    daemon.run(&["clear", &task.to_string()]).success();
+    all_is_written(&daemon);
+    daemon.kill9();
+    assert!(path.exists(), "its notice needs it");
+    daemon.write_config("durable = true");
+    daemon.launch();
+    wait::poll_until("its output is removed", || (!path.exists()).then_some(()));
+}
+
+#[test]
 fn r127_notices_held_for_terminal_are_restored_after_kill() {
     let mut daemon = TestDaemon::builder().config("durable = true").env("BGD_LOG", "debug").start();
     let mut terminal = open(&daemon, &BASH);

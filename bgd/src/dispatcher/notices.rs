@@ -68,13 +68,19 @@ impl Dispatcher {
             if let Some(durable) = &mut self.durable {
                 durable.notices.insert(number);
             }
-            if !self.notifier.notify_again(row) {
-                lost.push((number, None));
-            } else if self.core.get(&task.into()).is_err() {
+            if self.core.get(&task.into()).is_err() {
                 self.kept_for_notices.insert(task, run);
             }
+            if !self.notifier.notify_again(row) {
+                lost.push((number, task));
+            }
         }
-        self.write_notices(lost);
+        for (_, task) in &lost {
+            if !self.notifier.reads(*task) {
+                self.remove_kept(Some(*task));
+            }
+        }
+        self.write_notices(lost.into_iter().map(|(number, _)| (number, None)).collect());
     }
 
     /// Records that a notice no longer needs its task's output to be read.

@@ -397,12 +397,10 @@ fn r150_jobs_can_be_held_signalled_and_paused_as_root() {
     let (first_id, second_id, job) = (first.to_string(), second.to_string(), site.job(second));
     site.run(&["edit", &second_id, "--priority", "-7"]).success();
     wait::poll_until("the priority", || (site.cluster.field(&job, "Nice")? == "7").then_some(()));
-    site.run(&["edit", &second_id, "--priority", "7"]).success();
+    site.run(&["edit", &second_id, "--priority", "7"]).expect_code(70);
     site.until(second, "the refusal", |task| {
-        task.elsewhere
-            .as_ref()
-            .and_then(|there| there.refused.as_deref())
-            .is_some_and(|why| why.contains("only lower"))
+        let refused = task.elsewhere.as_ref().and_then(|there| there.refused.as_deref());
+        refused.is_some_and(|why| why.contains("only lower")) && task.priority == -7
     });
     site.run(&["hold", &second_id]).success();
     wait::poll_until("the hold", || (site.cluster.field(&job, "Reason")? == "JobHeldUser").then_some(()));

@@ -131,7 +131,10 @@ fn r106_order_that_one_of_several_tasks_refuses_says_that_it_was_carried_out_for
     let [refuses, too] = [(); 2].map(|()| daemon.submit(&["refuses"]));
     let mut pause = |tasks: &[TaskId]| {
         let ids = tasks.iter().copied().map(Into::into).collect();
-        daemon.client.call::<TaskPause>(&SelectParams { ids, matching: None }).map(|result| result.tasks.len())
+        daemon
+            .client
+            .call::<TaskPause>(&SelectParams { ids, matching: None })
+            .map(|result| result.tasks.len())
     };
     let refusal = format!("task {refuses} can't be ordered now");
     let mut message = |tasks: &[TaskId]| pause(tasks).unwrap_err().to_string();

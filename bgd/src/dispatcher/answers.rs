@@ -179,11 +179,12 @@ fn of_all(refusals: Vec<RpcError>, total: usize) -> Option<RpcError> {
     let refused = refusals.len();
     let mut first = refusals.into_iter().next()?;
     if total > 1 {
-        first.message += &if refused < total {
-            format!("; this concerns {refused} of {total} tasks: the order was carried out for the others")
+        let concerned = if refused < total {
+            format!("{refused} of {total} tasks: the order was carried out for the others")
         } else {
-            format!("; this concerns all {total} tasks")
+            format!("all {total} tasks")
         };
+        first.message = format!("{}; this concerns {concerned}", first.message);
     }
     Some(first)
 }

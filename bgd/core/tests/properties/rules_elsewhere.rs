@@ -246,7 +246,7 @@ fn r150_hold_and_priority_are_ordered_again_after_a_refusal() {
     assert!(!desk.task(task).plan().held);
     let lowered = Control::Priority { priority: -10, before: 0 };
     for _ in 0..2 {
-        assert_eq!(controls(&desk.ask(edit())), [lowered.clone()]);
+        assert_eq!(controls(&desk.ask(edit())), std::slice::from_ref(&lowered));
         desk.fact(task, refused(lowered.clone()));
     }
 }

@@ -11,6 +11,20 @@ pub fn give_back() {
     unsafe { libc::malloc_trim(0) };
 }
 
+/// Has all threads allocate from one arena. Must be called before there are others. Those that glibc gives to further
+/// threads keep up to 64 MiB at their end, depending on the largest block that was ever freed, and [`give_back`] returns
+/// nothing of it: a worker that has once built a long answer would keep its memory.
+#[cfg(target_env = "gnu")]
+#[allow(unsafe_code, reason = "a call into the C library")]
+pub fn use_one_arena() {
+    // SAFETY: it only sets a number that the allocator reads when it makes an arena.
+    unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+}
+
+/// Does nothing.
+#[cfg(not(target_env = "gnu"))]
+pub fn use_one_arena() {}
+
 /// Makes the system end this process before others if memory runs out. Only root can do so once the process has made
 /// itself non-dumpable, as its files in `/proc` belong to root from then on.
 pub fn prefer_oom_kill() {

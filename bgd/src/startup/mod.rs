@@ -58,6 +58,7 @@ pub fn main() -> ExitCode {
         // If memory is short, this process is killed first, as it only reads. It has not read anything yet.
         memory::prefer_oom_kill();
     }
+    memory::use_one_arena();
     keep_memory_to_itself();
     keep_files_to_itself();
     if std::env::args_os().nth(1).is_some_and(|first| first == leader::ARGUMENT) {

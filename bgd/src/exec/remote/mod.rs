@@ -8,6 +8,7 @@ mod link;
 mod machine;
 mod order;
 pub mod program;
+mod room;
 mod run;
 mod sweep;
 

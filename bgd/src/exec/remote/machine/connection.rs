@@ -8,11 +8,11 @@ use bgd_shared::id::TaskId;
 use bgd_shared::pauses::next_pause;
 use bgd_shared::task::Task;
 
-use super::room::Room;
 use super::{FAILURES, IDLE, Machine, PAUSES};
 use crate::core::{Fact, PlaceFact};
 use crate::exec::remote::bridge::{self, Bridge, BridgeError};
 use crate::exec::remote::link::{Link, LinkEvent};
+use crate::exec::remote::room::Room;
 use crate::exec::remote::run::{Run, why_it_awaits};
 use crate::remotes::Ssh;
 

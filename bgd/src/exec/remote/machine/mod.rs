@@ -26,7 +26,6 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot};
 
 use self::reads::Reads;
-use self::room::Room;
 use crate::core::{Control, Fact};
 use crate::exec::context::Context;
 use crate::exec::elsewhere::due::Due;
@@ -37,6 +36,7 @@ use crate::exec::remote::copy::{self, Losses};
 use crate::exec::remote::known::KnownRuns;
 use crate::exec::remote::link::Link;
 use crate::exec::remote::order::{self, Order};
+use crate::exec::remote::room::Room;
 use crate::exec::remote::run::{Ending, Run, Step, Stop};
 use crate::exec::remote::sweep::{self, Origin};
 use crate::os::clock::sleep_until;

@@ -11,6 +11,8 @@ use bgd_tests::{TestDaemon, bgctl_path, example_path, executable, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
+use super::channel_tty::{BASH, Gate, open};
+
 /// Writes lines and then waits at the gate, so that it cannot end first.
 const JOB: &str = "echo one; echo two; echo three; read gate < gate; echo four; exit 3";
 
@@ -69,6 +71,21 @@ fn handed_over(daemon: &TestDaemon, mut command: Command) {
     let task = daemon.run(&["--json", "status", id]).success().stdout_text();
     assert!(task.contains(r#""origin":"handoff""#), "{task}");
     assert!(task.contains(r#""session":"parent""#), "its user is not notified: {task}");
+}
+
+#[test]
+fn r51_end_of_handed_over_command_is_reported_in_terminal_of_example() {
+    let daemon = TestDaemon::start();
+    let gate = Gate::new(&daemon, "gate");
+    for command in examples(&daemon, &real()) {
+        let mut terminal = open(&daemon, &BASH);
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        let words: Vec<&str> = words.map(|word| word.to_str().unwrap()).collect();
+        terminal.type_line(&format!("{} 1 sh -c 'echo one; read x <gate; exit 4'", words.join(" ")));
+        terminal.wait_text("Command was manually backgrounded by user with ID ");
+        gate.open();
+        terminal.wait_text("[BACKGROUND TASK FAILED] ");
+    }
 }
 
 #[test]

@@ -45,8 +45,8 @@ impl Dispatcher {
         };
         let (pid, started_at) = (offer.pid, offer.started_at);
         let mut command = Box::new(command(task, params, offer));
-        let chosen = self.choose_channel(&mut command.spec);
         let client = Arc::clone(answer.client());
+        let chosen = self.choose_channel(&mut command.spec, &client);
         match chosen {
             Ok(()) => {
                 self.notifier.awaits(&command.spec, client.process);

@@ -536,7 +536,8 @@ impl Dispatcher {
     }
 
     fn submit(&mut self, answer: Answer, mut command: Box<Command>, inherited: Inherited) {
-        if let Err(error) = self.choose_channel(&mut command.spec).and_then(|()| self.ensure_folder()) {
+        let chosen = self.choose_channel(&mut command.spec, answer.client());
+        if let Err(error) = chosen.and_then(|()| self.ensure_folder()) {
             return answer.refuse(&error);
         }
         self.notifier.awaits(&command.spec, answer.client().process);
@@ -555,7 +556,7 @@ impl Dispatcher {
     fn submit_many(&mut self, answer: Answer, mut part: Box<Part>, on: OnRequest) {
         if let Some((common, _)) = &mut part.first {
             let placed = self.remotes.place(common, on);
-            let ready = placed.and_then(|()| self.choose_channel(&mut common.spec));
+            let ready = placed.and_then(|()| self.choose_channel(&mut common.spec, answer.client()));
             if let Err(error) = ready.and_then(|()| self.ensure_folder()) {
                 return self.refuse_part(&answer, &error);
             }

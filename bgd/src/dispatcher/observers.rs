@@ -17,11 +17,12 @@ use bgd_shared::show;
 use tokio::time::timeout;
 
 use super::{Dispatcher, Shape};
+use crate::client::Client;
 use crate::client::answer::Answer;
-use crate::core::{CoreError, Effect, ListQuery, Now, Reply, Request, Snapshot, Spec, Task};
+use crate::core::{CoreError, Effect, ListQuery, Now, Reply, Request, Snapshot, Spec, SubmitterLocation, Task};
 use crate::exec::threads::workers::Workers;
 use crate::journal::JournalFile;
-use crate::notify::ExecProgram;
+use crate::notify::{ExecProgram, terminal_of};
 use crate::wire::status::Counted;
 use crate::wire::subscribers::Filter;
 use crate::wire::{refusals, view};
@@ -30,13 +31,21 @@ use crate::wire::{refusals, view};
 const DISK_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Dispatcher {
-    /// Chooses the channel of a new task (R50).
-    pub(super) fn choose_channel(&self, spec: &mut Spec) -> Result<(), RpcError> {
+    /// Chooses the channel of a new task (R50), which this client submits.
+    pub(super) fn choose_channel(&self, spec: &mut Spec, client: &Client) -> Result<(), RpcError> {
         let channels = self.notifier.channels();
         spec.channel = channels.resolve(spec.channel.as_deref(), spec.session.as_deref())?;
         // Only some channels need the submitter's environment and terminal.
         if !spec.channel.as_deref().is_some_and(|name| channels.wants_place(name)) {
             spec.place = None;
+        }
+        let is_given = spec.place.as_ref().is_some_and(|place| place.terminal.is_some());
+        if !is_given && spec.channel.as_deref().is_some_and(|name| channels.is_tty(name)) {
+            // Programs need only name the session that `bgctl session key` prints, and usually run in its terminal.
+            if let Some(terminal) = client.leader.and_then(terminal_of) {
+                let place = spec.place.take().map(Arc::unwrap_or_clone).unwrap_or_default();
+                spec.place = Some(Arc::new(SubmitterLocation { terminal: Some(terminal), ..place }));
+            }
         }
         Ok(())
     }

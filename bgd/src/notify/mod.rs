@@ -46,6 +46,7 @@ pub use self::exec::ExecProgram;
 use self::orders::{Before, ChannelEvent, Frozen, Order, Served, ThreadOrder, TypingOrder};
 use self::outcomes::RateLimiter;
 pub use self::outcomes::{Outcomes, PendingReport};
+pub use self::tty::terminal_of;
 pub use self::undelivered::Undelivered;
 use self::waiting::{Changed, Entry, Waiting};
 use crate::carry::standstill::Standstill;

@@ -29,6 +29,7 @@ use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+pub use self::device::terminal_of;
 use self::device::{Front, Writes, unusable};
 use self::held::{Held, Partial, count_oldest, drop_oldest_missed};
 use self::keys::Keys;

@@ -174,8 +174,9 @@ class Connection:
                     # Whoever reads may have begun when no answer was due, and would check on the daemon too late.
                     due = self._watchdog.until() - now() if self._pending else left
                     self._changed.wait(max(0.0, min(left, due)))
-                    # What has arrived shows whether the daemon is silent, but only once it is read.
-                    if self._pending and not self._is_readable():
+                    # Meanwhile it may have been closed, which begins with a failure. What has arrived shows whether the
+                    # daemon is silent, but only once it is read.
+                    if self._pending and self._failure is None and not self._is_readable():
                         self._look(True)
                     continue
                 self._is_read = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import socket
 import subprocess
 import threading
 import unittest
@@ -12,12 +13,14 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Optional, Union
+from unittest import mock
 
 from support import PATIENCE, Case, parts
 
 import bgd
 from bgd import types
+from bgd._connection import Connection
 
 
 class Tasks(Case):
@@ -530,6 +533,37 @@ class Threads(Case):
         other.close()
         thread.join(PATIENCE)
         self.assertIsInstance(caught[0], (bgd.ConnectionLost, bgd.UsageError))
+
+    def test_a_wait_that_is_woken_after_the_connection_was_closed_is_lost(self) -> None:
+        here, there = socket.socketpair()
+        self.addCleanup(there.close)
+        connection = Connection(here, self.daemon.path)
+        # As if another thread were reading.
+        connection._is_read = True
+        waits, wait = threading.Event(), connection._changed.wait
+
+        def waiting(timeout: Optional[float] = None) -> bool:
+            waits.set()
+            return wait(timeout)
+
+        caught: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                connection.call("task.block", {})
+            except BaseException as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=call)
+        with mock.patch.object(connection._changed, "wait", waiting):
+            thread.start()
+            self.assertTrue(waits.wait(PATIENCE))
+        # It runs again only once the lock is free, and the descriptor is closed by then.
+        with connection._changed:
+            connection._is_read = False
+            connection.close()
+        thread.join(PATIENCE)
+        self.assertEqual([type(error) for error in caught], [bgd.ConnectionLost])
 
     def test_a_forked_child_makes_a_connection_of_its_own(self) -> None:
         self.client.connect()

@@ -11,6 +11,7 @@ import threading
 import unittest
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 from unittest import mock
@@ -89,6 +90,16 @@ class Durable(Case):
         self.assertEqual(after["instance"], before["instance"])
         self.assertNotEqual(after["pid"], before["pid"])
         self.assertEqual((task.exit_code, task.result()), (0, b"one\ntwo\n"))
+
+    def test_waits_of_many_threads_go_on_after_each_kill(self) -> None:
+        gate = self.gate()
+        tasks = [self.client.submit(shell=gate.line) for _ in range(8)]
+        waits = [Waiting(partial(task.wait, timeout=PATIENCE), "task.block") for task in tasks]
+        for _ in range(3):
+            self.kill()
+        gate.open(len(tasks))
+        ended = [wait.outcome() for wait in waits]
+        self.assertEqual([task["status"] for task in ended], ["completed"] * len(tasks), ended)
 
     def test_a_run_goes_on_with_the_next_daemon(self) -> None:
         gate = self.gate()

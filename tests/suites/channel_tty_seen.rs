@@ -62,6 +62,23 @@ fn outcomes_seen_in_terminal_are_not_notified_there() {
     terminal.wait_text("[BACKGROUND TASK CANCELLED] ");
 }
 
+#[test]
+fn held_notice_of_task_that_is_then_waited_for_is_not_shown() {
+    let daemon = start();
+    let gate = Gate::new(&daemon, "gate");
+    let mut terminal = open(&daemon, &BASH);
+    terminal.type_line("id=$(bgctl submit -- true); cat gate; bgctl block $id; echo block''ed");
+    after(&daemon, 1, HELD);
+    gate.open();
+    terminal.wait_text("\nblocked\n");
+    terminal.wait_line("$");
+    after(&daemon, 1, DELIVERED);
+    // Lines are shown in their order.
+    submit_from(&daemon, &origin(&terminal), "exit 3");
+    terminal.wait_text("[BACKGROUND TASK FAILED] ");
+    assert!(!String::from_utf8_lossy(&terminal.shown()).contains(DONE), "{terminal:?}");
+}
+
 const ASKS: &str = "[BACKGROUND TASK NEEDS INPUT] ";
 
 /// Returns a daemon with a terminal that waits for a task whose agent asks something there.

@@ -63,6 +63,7 @@ impl Dispatcher {
                     // The core replies to a request right after its controls, even if the call is gone by now.
                     let (done, is_signal) = (std::mem::take(&mut done), std::mem::take(&mut is_signal));
                     let Some((answer, shape)) = self.pending.remove(&to) else { continue };
+                    self.note_reported(&answer, &reply);
                     match reply {
                         Reply::Cleared { cleared } => {
                             clears.push((answer, Clear::Tasks(ClearResult { cleared })));

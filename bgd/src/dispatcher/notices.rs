@@ -10,8 +10,9 @@ use bgd_shared::notice::NoticeKind;
 
 use super::Dispatcher;
 use super::recording::Step;
+use crate::client::answer::Answer;
 use crate::core::durable::{Changes, NoticeRow};
-use crate::core::{Delivery, Effect, Notice};
+use crate::core::{Delivery, Effect, Notice, Reply};
 
 impl Dispatcher {
     /// Drops the notices that users see without the channel. Returns the rows for the journal of the remaining ones
@@ -50,6 +51,17 @@ impl Dispatcher {
             tracing::debug!(task = %notice.task.id, "a notice is seen without the channel");
         }
         is_seen
+    }
+
+    /// Drops the lines that wait for a terminal about tasks whose end this answer reports there.
+    pub(super) fn note_reported(&mut self, answer: &Answer, reply: &Reply) {
+        let (Some(leader), Reply::Tasks(tasks) | Reply::Blocked { tasks, .. }) = (answer.client().leader, reply)
+        else {
+            return;
+        };
+        for task in tasks.iter().filter(|task| task.is_finished()) {
+            self.notifier.reported(leader, task.id);
+        }
     }
 
     /// Passes a notice to the task's channel.

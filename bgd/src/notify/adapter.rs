@@ -36,6 +36,9 @@ pub trait Adapter {
     /// Called when the run of an agent's task has ended, so that its questions can't be answered any more.
     fn ended(&self, _task: TaskId) {}
 
+    /// Called when the end of a task was reported in the terminal whose session leader is this process.
+    fn reported(&self, _leader: i32, _task: TaskId) {}
+
     /// Called when the channel was removed or has another type now: what it would show later goes to the successor
     /// instead.
     fn leave_to(&self, _successor: Successor) {}

@@ -186,7 +186,7 @@ async fn serve(worker: Rc<Worker>, (mut orders, mut typing, mut events): Receive
     let pass_events = async {
         let mut successors = Vec::new();
         while let Some(event) = events.recv().await {
-            if let ChannelEvent::Forgotten(_) | ChannelEvent::Ended(_) = &event {
+            if let ChannelEvent::Forgotten(_) | ChannelEvent::Ended(_) | ChannelEvent::Reported(..) = &event {
                 // What was left may still be on its way, so that nobody knows yet that they have it.
                 successors
                     .retain(|successor: &mpsc::UnboundedSender<_>| successor.send(event.clone()).is_ok());
@@ -196,6 +196,7 @@ async fn serve(worker: Rc<Worker>, (mut orders, mut typing, mut events): Receive
                 ChannelEvent::Awaited(terminal, submitter) => worker.adapter.awaits(&terminal, submitter),
                 ChannelEvent::Forgotten(task) => worker.adapter.forget(task),
                 ChannelEvent::Ended(task) => worker.adapter.ended(task),
+                ChannelEvent::Reported(leader, task) => worker.adapter.reported(leader, task),
                 ChannelEvent::LeftTo(successor) => {
                     successors.push(successor.clone());
                     worker.adapter.leave_to(Box::new(move |left| {

@@ -348,6 +348,12 @@ impl Notifier {
         self.send_event_to_all(&ChannelEvent::Ended(task));
     }
 
+    /// Reports that the end of a task was reported in the terminal whose session leader is this process. No line that
+    /// waits for that terminal must report it again.
+    pub fn reported(&mut self, leader: i32, task: TaskId) {
+        self.send_event_to_all(&ChannelEvent::Reported(leader, task));
+    }
+
     /// Sends an event to all terminal channels with lines, and to those that were removed.
     fn send_event_to_all(&mut self, event: &ChannelEvent) {
         self.send_event(event, has_lines);

@@ -48,6 +48,8 @@ pub enum ChannelEvent {
     Forgotten(TaskId),
     /// The run of this agent's task has ended.
     Ended(TaskId),
+    /// The end of this task was reported in the terminal whose session leader is this process.
+    Reported(i32, TaskId),
     /// The channel was removed or has another type now. What it would show later goes to this one of its type.
     LeftTo(mpsc::UnboundedSender<Self>),
     /// Such a channel has left this.

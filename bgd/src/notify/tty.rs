@@ -146,6 +146,15 @@ impl Adapter for Terminals {
         }
     }
 
+    fn reported(&self, leader: i32, task: TaskId) {
+        let mut all = self.held.borrow_mut();
+        for (_, held) in all.iter_mut().filter(|(terminal, _)| terminal.leader == leader) {
+            if held.lines.drop_ends(task) == 0 {
+                held.again.notify_one();
+            }
+        }
+    }
+
     fn leave_to(&self, successor: Successor) {
         self.successor.replace(Some(successor));
         self.pass_on_missed();

@@ -80,6 +80,12 @@ pub fn question_of_tests(task: TaskId) -> Line {
     Line { task: Some(task), ..of_tests(NoticeKind::NeedsInput, "[question]") }
 }
 
+/// Creates the line of the end of this task.
+#[cfg(test)]
+pub fn end_of_tests(task: TaskId) -> Line {
+    Line { task: Some(task), ..of_tests(NoticeKind::Completed, "[end]") }
+}
+
 impl Line {
     /// Drops the hint if the line is about this task, which was removed.
     pub fn forget(&mut self, task: TaskId) {
@@ -91,6 +97,11 @@ impl Line {
     /// Returns the task that asks, if the line is about a question.
     pub fn asker(&self) -> Option<TaskId> {
         self.task.filter(|_| self.kind == Some(NoticeKind::NeedsInput))
+    }
+
+    /// Reports whether the line is about the end of this task.
+    pub fn ends(&self, task: TaskId) -> bool {
+        self.task == Some(task) && self.kind.is_some_and(NoticeKind::is_end)
     }
 
     pub fn kind(&self) -> Option<NoticeKind> {

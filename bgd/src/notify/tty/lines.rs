@@ -101,6 +101,20 @@ impl Lines {
         self.count()
     }
 
+    /// Drops the lines about the end of a task that was reported otherwise. Returns the number of notices that are left;
+    /// those without a line of their own stay, as they are only counted.
+    pub(super) fn drop_ends(&mut self, task: TaskId) -> u64 {
+        let each = std::mem::take(&mut self.each).into_iter();
+        let (dropped, kept): (Vec<Line>, Vec<Line>) = each.partition(|line| line.ends(task));
+        self.each = kept;
+        for kind in dropped.iter().filter_map(Line::kind) {
+            if let Some(count) = self.count_of(kind) {
+                *count = count.saturating_sub(1);
+            }
+        }
+        self.count()
+    }
+
     /// Adds lines that were meant for a closed terminal.
     pub(super) fn absorb(&mut self, missed: Self) {
         self.extend(missed);
@@ -326,6 +340,17 @@ mod tests {
         let above = shown(&lines, LinePosition::Cursor);
         assert!(above.contains("[line 3]") && above.contains("and 2 more completed"), "{above}");
         assert!(shown(&lines, LinePosition::Top).contains("[BACKGROUND TASKS] 3 completed (bgctl "));
+    }
+
+    #[test]
+    fn only_the_end_of_a_reported_task_is_dropped() {
+        let [task, other] = [1, 2].map(TaskId::from_u128);
+        let mut lines = Lines::new();
+        lines.add(line::end_of_tests(task));
+        lines.add(line::question_of_tests(task));
+        lines.add(line::end_of_tests(other));
+        assert_eq!((lines.drop_ends(task), lines.each.len()), (2, 2));
+        assert_eq!((lines.drop_ends(task), lines.drop_ends(other), lines.drop_questions(task)), (2, 1, 0));
     }
 
     #[test]

@@ -141,6 +141,20 @@ pub fn take_argument(is_argument: bool) {
     let _ = IS_ARGUMENT.set(is_argument);
 }
 
+/// The words of the line other than the one to complete.
+static OTHER_WORDS: OnceLock<Vec<String>> = OnceLock::new();
+
+/// Stores the words of the line other than the one to complete: ids among them are not offered again.
+pub fn take_other_words(words: Vec<String>) {
+    let _ = OTHER_WORDS.set(words);
+}
+
+/// Reports whether one of these words names the task by its id, in whole or in the short form at least.
+fn is_named(task: &Task, words: &[String]) -> bool {
+    let (whole, short) = (task.id.to_string(), task.id.short());
+    words.iter().any(|word| word.starts_with(&short) && whole.starts_with(word.as_str()))
+}
+
 /// Completes the words of a command. The first word: programs on `PATH` and folders that may lead to one, or files if
 /// it contains a slash; later words: files.
 pub fn commands() -> ArgValueCompleter {
@@ -253,7 +267,9 @@ fn of_tasks(statuses: &[Status], begin: &OsStr) -> Vec<CompletionCandidate> {
     tasks.truncate(TASKS);
     let shorts: Vec<String> = tasks.iter().map(|task| task.id.short()).collect();
     let is_alone = |short: &String| shorts.iter().filter(|other| *other == short).count() == 1;
-    let candidates = tasks.iter().zip(&shorts).enumerate().map(|(place, (task, short))| {
+    let named = OTHER_WORDS.get().map_or(&[][..], Vec::as_slice);
+    let offered = tasks.iter().zip(&shorts).filter(|(task, _)| !is_named(task, named));
+    let candidates = offered.enumerate().map(|(place, (task, short))| {
         let is_enough = short.starts_with(begin) && is_alone(short);
         let id = if is_enough { short.clone() } else { task.id.to_string() };
         let about = format!("{}: {}", task.status, clean(&task.description));

@@ -34,6 +34,7 @@ pub fn answer(args: &[OsString]) -> Result<bool, clap::Error> {
     }
     hosts::take_line(args);
     candidates::take_argument(is_argument(args));
+    candidates::take_other_words(other_words(args));
     let folder = std::env::current_dir().ok();
     let shells = Shells(&[&Expected(DescribingBash), &Expected(Zsh), &Expected(Fish), &Nushell]);
     CompleteEnv::with_factory(command).var(VARIABLE).shells(shells).try_complete(args, folder.as_deref())
@@ -49,9 +50,22 @@ fn command() -> Command {
     })
 }
 
+/// Returns the words of the command line to complete.
+fn line_of(args: &[OsString]) -> Vec<OsString> {
+    args.iter().skip_while(|word| *word != "--").skip(1).cloned().collect()
+}
+
+/// Returns the words of the line other than the one to complete.
+fn other_words(args: &[OsString]) -> Vec<String> {
+    let line = line_of(args);
+    let place = place_of_word(&line);
+    let others = line.into_iter().enumerate().filter(|(at, _)| *at != place);
+    others.filter_map(|(_, word)| word.into_string().ok()).collect()
+}
+
 /// Reports whether the word to complete comes after the first word of the command that `run` or `submit` is to start.
 fn is_argument(args: &[OsString]) -> bool {
-    let line: Vec<OsString> = args.iter().skip_while(|word| *word != "--").skip(1).cloned().collect();
+    let line = line_of(args);
     let before = line.iter().take(place_of_word(&line));
     // An unfinished line may lack required arguments.
     let matches = cli::command().ignore_errors(true).try_get_matches_from(before);

@@ -69,6 +69,20 @@ fn completions_offer_verbs_programs_and_existing_tasks() {
 }
 
 #[test]
+fn r169_ids_that_are_on_the_line_are_not_offered_again() {
+    let daemon = TestDaemon::start();
+    let [short, whole, left] = ["one", "two", "three"].map(|name| daemon.submit(&["echo", name]));
+    daemon.block(&[short, whole, left]);
+    let (named, whole) = (short.short(), whole.to_string());
+    for (words, place) in [([&*named, &*whole, ""], "4"), (["", &*named, &*whole], "2")] {
+        let mut command = daemon.bgctl(&[&["--", "bgctl", "status"][..], &words].concat());
+        command.env("BGCTL_COMPLETE", "zsh").env("_CLAP_COMPLETE_INDEX", place).env("_CLAP_IFS", "\n");
+        let found = in_time(|| Outcome::of(&mut command).success().stdout_text(), |found| !found.is_empty());
+        assert!(found.starts_with(&left.short()) && found.trim_end().lines().count() == 1, "{found}");
+    }
+}
+
+#[test]
 fn r169_typed_beginning_of_an_id_finds_a_task_older_than_the_newest() {
     let daemon = TestDaemon::start();
     let old = daemon.submit(&["true"]);

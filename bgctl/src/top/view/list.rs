@@ -177,6 +177,10 @@ const CONSUMED: u16 = 110;
 /// Minimum width of the list for showing the last line of the output.
 const LAST_LINE: u16 = 76;
 
+/// Minimum width of a description with the last line of the output. With less, neither could be read: a list beside a
+/// preview has as little.
+const BOTH: u16 = 30;
+
 /// Minimum width of the list for a word beside the description.
 const NAMED: u16 = 16;
 
@@ -484,7 +488,8 @@ fn task(
         at += width + 1;
     }
     let last = live.map(|live| live.line.as_str()).filter(|line| !line.is_empty());
-    let Some(last) = last.filter(|_| layout.room >= LAST_LINE) else {
+    let left = area.width.saturating_sub(at);
+    let Some(last) = last.filter(|_| layout.room >= LAST_LINE && left >= BOTH) else {
         // If the state has no column, only the colour would show it.
         let is_needed = (NAMED..STATE).contains(&layout.room);
         let state = if is_needed { format!("{} ", row.status) } else { String::new() };
@@ -492,7 +497,7 @@ fn task(
         put(buffer, area, at, &row.description, Style::new());
         return;
     };
-    let half = area.width.saturating_sub(at) / 2;
+    let half = left / 2;
     put(buffer, Rect { width: at + half.saturating_sub(1), ..area }, at, &row.description, Style::new());
     put(buffer, area, at + half, last, Style::new().add_modifier(Modifier::DIM));
 }

@@ -149,6 +149,20 @@ fn r160_side_preview_takes_no_column_from_the_list() {
 }
 
 #[test]
+fn r160_narrow_description_beside_a_preview_is_not_shortened_for_the_last_line() {
+    let mut ui = ui();
+    ui.model.put(HostNo::default(), &task(3, Status::Running, "make -j8 all tests"), &Clock::of_tests());
+    let line = "Epoch 3/8 [====>   ] 42%".to_owned();
+    ui.model.set_live(key(3), Live { percent: Some(42), line, ..Live::default() });
+    for (cols, shows) in [(120, false), (168, false), (200, true)] {
+        let (lines, _) = drawn(&mut ui, &HashMap::new(), (14, cols));
+        let row = lines.iter().find(|line| line.starts_with(" 00000003 ")).unwrap();
+        assert_eq!(row.contains(" Epoch 3/8"), shows, "{cols}: {row}");
+        assert!(row.contains(" make -j8 all tes"), "{cols}: {row}");
+    }
+}
+
+#[test]
 fn r160_80_column_terminal_shows_all_basic_columns() {
     assert_eq!(
         lines((14, 80)),

@@ -27,8 +27,8 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::job::{self, Machine, Work};
 use crate::link::{Given as Lent, Streams};
-use crate::remark::{say, warn};
-use crate::render::json;
+use crate::remark::{report, say, warn};
+use crate::render::{json, survivors};
 use crate::terminal::{
     self, AttachmentEnd, Caught, Role, Screen, ScreenView, TextView, is_in_foreground, pass_signals,
     signal_group,
@@ -195,7 +195,14 @@ fn with_agent(agent: String, args: RunArgs, context: &mut Context) -> Result<Cod
 /// Reports how the job was left, and returns the exit code.
 fn report_left(left: AttachmentEnd, context: &mut Context) -> Result<Code, Failure> {
     match left {
-        AttachmentEnd::Ended(task) => report_end(*task, context),
+        AttachmentEnd::Ended(task) => {
+            let remark = remark_on_lingering(&task, context);
+            let code = report_end(*task, context)?;
+            if let Some(remark) = remark {
+                report(&remark);
+            }
+            Ok(code)
+        }
         AttachmentEnd::Interrupted(task, signal) => report_interrupted(*task, signal, context),
         AttachmentEnd::Cancelled(task, code) => {
             if context.json() {
@@ -208,6 +215,20 @@ fn report_left(left: AttachmentEnd, context: &mut Context) -> Result<Code, Failu
         // `Detached` only happens to attachments, `Stopped` only to jobs of a host with several jobs.
         AttachmentEnd::Detached | AttachmentEnd::Stopped(_) => Ok(Code::OK),
     }
+}
+
+/// Returns a remark for the user about processes that the job has left on this machine: what they write is no longer
+/// shown. Scripts get none.
+fn remark_on_lingering(task: &Task, context: &Context) -> Option<String> {
+    let is_left = task.lingering && survivors(task).is_none();
+    let is_shown = io::stderr().is_terminal() && !context.json() && !context.link.is_remote();
+    (is_left && is_shown).then(|| {
+        let id = task.id.short();
+        format!(
+            "processes of the job still run: `bgctl output -f {id}` shows what they write, \
+             `bgctl cancel {id}` ends them"
+        )
+    })
 }
 
 /// Submits the job and asks for the background key in one exchange.

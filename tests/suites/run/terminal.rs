@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 
 use bgd_shared::event::EventKind;
+use bgd_shared::id::TaskId;
 use bgd_shared::task::Exit;
 use bgd_tests::{Process, Terminal, TestDaemon, wait};
 use rustix::process::Signal;
@@ -319,4 +320,20 @@ fn r71_killing_client_in_terminal_ends_job() {
     let ended = watch.until_kind(id, EventKind::Cancelled).task;
     assert_eq!(ended.exit, Some(Exit::Signal(1)));
     job.gone();
+}
+
+#[test]
+fn run_names_the_processes_that_its_job_leaves() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl run --shell 'sleep 1000 & echo early'");
+    shell.wait_text("early\nbgctl: processes of the job still run: `bgctl output -f ");
+    shell.wait_prompt();
+    let id: TaskId = daemon.run(&["list", "-q", "--limit", "1"]).success().word();
+    assert!(shell.screen().contains(&format!("`bgctl cancel {}` ends them", id.short())), "{shell:?}");
+    daemon.run(&["cancel", &id.to_string()]).success();
+    shell.clear();
+    shell.type_line("bgctl run -- echo alone");
+    shell.wait_text("\nalone\n$");
+    assert!(!shell.screen().contains("still run"), "{shell:?}");
 }

@@ -16,6 +16,7 @@ use bgd_tests::upgrades::upgrade;
 use bgd_tests::wait::poll_until;
 use bgd_tests::{Process, Raw, TestDaemon, Watch, wait};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 const FRAME_BYTES: usize = 1 << 20;
@@ -406,6 +407,40 @@ fn connections_above_the_limit_are_refused_and_others_served() {
         || clients[0].call(1, "daemon.status", &json!({}))["result"]["connections"].as_u64();
     poll_until("the end of the others", || (connections() == Some(1000)).then_some(()));
     daemon.run(&["list"]).success();
+}
+
+#[test]
+fn burst_above_the_limit_gets_answers_or_the_reason_and_leaves_nothing() {
+    let daemon = TestDaemon::builder().config("[limits]\nconnections = 16\n").start();
+    let mut inside = Raw::served(daemon.socket());
+    let mut connections = || inside.call(1, "daemon.status", &json!({}))["result"]["connections"].as_u64();
+    poll_until("a daemon without other clients", || (connections() == Some(1)).then_some(()));
+    // It finds all of them, and what they have sent, when it continues.
+    let process = daemon.process();
+    process.signal(Signal::STOP).unwrap();
+    let stat = || fs::read_to_string(process.proc("stat")).unwrap();
+    poll_until("a stopped daemon", || stat().contains(") T ").then_some(()));
+    let mut clients: Vec<Raw> = (0..100).map(|_| connect(&daemon)).collect();
+    for client in &mut clients {
+        client.send(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"hello\"}\n").unwrap();
+    }
+    process.signal(Signal::CONT).unwrap();
+    let mut served = Vec::new();
+    for mut client in clients {
+        let answer = client.receive().expect("an answer or the reason");
+        if answer["error"].is_null() {
+            served.push(client);
+            continue;
+        }
+        assert_eq!(kind(&answer), "too_many_connections");
+        assert!(!answer.to_string().contains("sent no request"), "{answer}");
+        assert_eq!(client.read_line(&mut Vec::new()).expect("an end without an error"), 0);
+    }
+    // Four more than the limit are reserved for the daemon's own methods.
+    assert_eq!(served.len(), 19);
+    assert_eq!(connections(), Some(20));
+    drop(served);
+    poll_until("the end of the others", || (connections() == Some(1)).then_some(()));
 }
 
 #[test]

@@ -343,11 +343,17 @@ impl IdleConnections {
         self.0.lock().remove(&client.id);
     }
 
-    /// Closes the longest-silent connection in a slot of this kind. Returns false if there is none.
-    pub fn evict(&self, room: Room) -> bool {
+    /// Closes the longest-silent connection in a slot of this kind. Returns false if there is none. A connection is not
+    /// silent if it `has_sent` something that is not read yet.
+    pub fn evict(&self, room: Room, has_sent: impl Fn(u64) -> bool) -> bool {
         let mut all = self.0.lock();
-        let oldest = all.iter().find(|(_, (_, its))| *its == room).map(|(id, _)| *id);
-        let Some((oldest, _)) = oldest.and_then(|oldest| all.remove(&oldest)) else { return false };
+        let oldest = loop {
+            let oldest = all.iter().find(|(_, (_, its))| *its == room).map(|(id, _)| *id);
+            let Some((oldest, _)) = oldest.and_then(|oldest| all.remove(&oldest)) else { return false };
+            if !has_sent(oldest.id) {
+                break oldest;
+            }
+        };
         drop(all);
         tracing::warn!(client = oldest.id, "closing a connection without requests: another client needs it");
         let message = "closed because it sent no request and another client needs the connection";
@@ -373,6 +379,20 @@ mod tests {
         assert!(!client.begin_request(0));
         client.answer(b"x", 0);
         assert!(client.begin_request(0));
+    }
+
+    #[tokio::test]
+    async fn connection_whose_request_is_unread_is_not_closed_for_another() {
+        let limits = ClientLimits { requests: 2, write_queue_bytes: 10 };
+        let [asks, silent] = [1, 2].map(|id| Arc::new(Client::new(id, limits)));
+        let all = IdleConnections::default();
+        for client in [&asks, &silent] {
+            all.add(client, Room::All);
+        }
+        assert!(all.evict(Room::All, |client| client == asks.id));
+        silent.is_sent_away().await;
+        assert!(asks.next_bytes(|| true).await.is_none(), "it is told nothing");
+        assert!(!all.evict(Room::All, |_| false), "it is known to have sent something");
     }
 
     #[tokio::test]

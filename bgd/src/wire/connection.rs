@@ -3,7 +3,7 @@
 //! Requests of one connection are processed concurrently. This module must not access tasks.
 
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,11 +16,14 @@ use bgd_shared::proc;
 use bgd_shared::request::{Method as _, TaskHandoff};
 use bgd_shared::transport::AsyncStream;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, recv};
+use rustix::io::ioctl_fionread;
 use rustix::net::{Shutdown, shutdown};
 use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{Interest, Ready};
 use tokio::net::UnixStream;
+use tokio::sync::mpsc::Permit;
 use tokio::sync::watch as watched;
 use zeroize::Zeroize as _;
 
@@ -64,7 +67,7 @@ struct Progress {
     /// Whether the dispatcher knows the client.
     is_known: bool,
     no_more_requests: bool,
-    /// Whether that is because the client has sent something that was refused.
+    /// Whether that is because the client has sent something that was refused, or was sent away.
     is_refused: bool,
 }
 
@@ -116,7 +119,7 @@ pub struct ConnectionState {
     #[serde(with = "carry::bytes")]
     hand: Vec<u8>,
     no_more_requests: bool,
-    /// Whether that is because the client has sent something that was refused.
+    /// Whether that is because the client has sent something that was refused, or was sent away.
     #[serde(default)]
     is_refused: bool,
 }
@@ -194,6 +197,15 @@ pub struct Shared {
     pub connections: Arc<Connections<Connection>>,
 }
 
+impl Shared {
+    /// Closes the longest-silent connection in a slot of this kind. Returns false if there is none.
+    pub fn evict(&self, room: Room) -> bool {
+        let has_sent =
+            |client| self.connections.get(client).is_some_and(|connection| connection.has_unread());
+        self.silent.evict(room, has_sent)
+    }
+}
+
 impl Connection {
     /// Adds a connection that was accepted. `frame_bytes` is the maximum length of a request line.
     ///
@@ -256,7 +268,7 @@ impl Connection {
                             self.client.close();
                         }
                     },
-                    () = self.client.is_sent_away() => {}
+                    () = self.client.is_sent_away() => is_refused = true,
                     _ = closing.changed() => {}
                 }
                 let mut progress = self.progress.lock();
@@ -271,6 +283,10 @@ impl Connection {
         tokio::select! {
             () = self.write() => {}
             () = until_no_more_requests => {}
+        }
+        if self.progress.lock().is_refused {
+            // The last response may have been written before anything else.
+            discard_requests(&self.stream);
         }
         self.silent.remove(&self.client);
         // Discard further messages to it.
@@ -302,14 +318,19 @@ impl Connection {
     }
 
     /// Accepts the complete requests among the bytes read. Returns false if the connection can't continue.
+    ///
+    /// A client that is sent away drops this future, so it must not wait with a request in hand: that would never be
+    /// answered.
     async fn take_all(&self) -> bool {
         loop {
             self.client.has_room().await;
             let _passing = self.others.gate.pass().await;
+            // This fails only if the dispatcher has ended; the connection is about to be closed then.
+            let Ok(place) = self.calls.reserve().await else { return true };
             let next = self.progress.lock().decoder.next_frame();
             match next {
                 Ok(Some(frame)) if self.refuses(&frame) => return false,
-                Ok(Some(frame)) => self.take(frame).await,
+                Ok(Some(frame)) => self.take(frame, place),
                 Ok(None) => return true,
                 Err(error) => {
                     let error = match error {
@@ -362,9 +383,12 @@ impl Connection {
     async fn close_to_requests(&self) {
         // Some clients look for the reason as soon as a write fails.
         self.client.wait_until_written().await;
-        if let Err(error) = shutdown(&self.stream, Shutdown::Read) {
-            tracing::debug!(client = self.client.id, %error, "connection broken");
-        }
+        discard_requests(&self.stream);
+    }
+
+    /// Reports whether the client has sent something that is not read yet.
+    fn has_unread(&self) -> bool {
+        ioctl_fionread(self.stream.get_ref()).is_ok_and(|bytes| bytes > 0)
     }
 
     /// Reports whether the peer has closed both directions. A peer that has only closed its sending side still reads.
@@ -403,7 +427,8 @@ impl Connection {
         }
     }
 
-    async fn take(&self, frame: Frame<OwnedFd>) {
+    /// Passes a request on, through a place in the mailbox.
+    fn take(&self, frame: Frame<OwnedFd>, place: Permit<'_, Incoming>) {
         let request = match parse_request(&frame.line) {
             Ok(request) => request,
             Err(error) => return self.client.tell(&error_line(None, &error)),
@@ -421,7 +446,7 @@ impl Connection {
                 RpcError::new(ErrorKind::TooManyRequests, "this connection has too many unanswered requests")
                     .hint("wait for answers, or use more connections; limits.requests sets the limit");
             if matches!(body, Body::Many(..) | Body::PartRefused(_)) {
-                let _ = self.calls.send(Incoming::PartRefused(Arc::clone(&self.client))).await;
+                place.send(Incoming::PartRefused(Arc::clone(&self.client)));
             }
             if request.id.is_some() {
                 self.client.tell(&error_line(request.id.as_ref(), &error));
@@ -429,8 +454,7 @@ impl Connection {
             return;
         }
         let call = Call { id: request.id, reserved, body };
-        // Sending fails only if the dispatcher has ended; the connection is about to be closed then.
-        let _ = self.calls.send(Incoming::Call { client: Arc::clone(&self.client), call }).await;
+        place.send(Incoming::Call { client: Arc::clone(&self.client), call });
     }
 
     /// Writes the queue until the connection ends.
@@ -493,7 +517,75 @@ impl Connection {
     }
 }
 
+/// Closes the direction from a client, and discards what has come there: closing the connection with it would replace its
+/// end by an error, on which some clients don't look for the reason.
+pub fn discard_requests(socket: impl AsFd) {
+    let socket = socket.as_fd();
+    if let Err(error) = shutdown(socket, Shutdown::Read) {
+        tracing::debug!(%error, "connection broken");
+    }
+    let mut buffer = [0; READ_BYTES];
+    while let Ok(1..) = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+        // It may have held environments.
+        buffer.zeroize();
+    }
+}
+
 fn too_many_descriptors(why: &str) -> RpcError {
     RpcError::new(ErrorKind::InvalidRequest, format!("request refused: {why}"))
         .hint("the connection is closed")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    /// Nothing takes longer, even on a busy machine.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn connection_sent_away_while_its_request_waits_for_the_dispatcher_ends() {
+        let (calls, mut mailbox) = mpsc::channel(1);
+        let shared = Shared { calls, silent: Arc::default(), connections: Arc::default() };
+        let (here, mut there) = UnixStream::pair().unwrap();
+        here.set_nonblocking(true).unwrap();
+        let client = Arc::new(Client::new(1, ClientLimits { requests: 2, write_queue_bytes: 1000 }));
+        let progress = Progress {
+            decoder: FrameDecoder::new(1000),
+            hand: Vec::new(),
+            written: 0,
+            is_known: false,
+            no_more_requests: false,
+            is_refused: false,
+        };
+        let stream = watch::readable(here.into()).unwrap();
+        let connection =
+            Connection::added(stream, Arc::clone(&client), (Room::All, true), progress, &shared);
+        let (_open, closing) = watched::channel(false);
+        let served = tokio::spawn(Arc::clone(&connection).serve(closing));
+        there.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"hello\"}\n").unwrap();
+        // That it has connected takes the only place in the mailbox, and the request waits for it.
+        while connection.has_unread() {
+            tokio::task::yield_now().await;
+        }
+        // Nobody reads this.
+        there.write_all(b"more").unwrap();
+        client.evict(b"bye\n");
+        while ioctl_fionread(&there).unwrap() == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert!(matches!(mailbox.recv().await, Some(Incoming::Connected(_))));
+        let gone = tokio::time::timeout(PATIENCE, mailbox.recv()).await.expect("it ends");
+        assert!(matches!(gone, Some(Incoming::Gone(_))), "{gone:?}");
+        served.await.unwrap();
+        drop(connection);
+        let mut text = String::new();
+        there.read_to_string(&mut text).expect("its end is no error");
+        assert_eq!(text, "bye\n");
+    }
 }

@@ -60,6 +60,11 @@ impl<C> Connections<C> {
         self.all.lock().remove(&client);
     }
 
+    /// Returns the connection of a client.
+    pub fn get(&self, client: u64) -> Option<Arc<C>> {
+        self.all.lock().get(&client).cloned()
+    }
+
     /// Returns all connections, oldest first.
     pub fn list(&self) -> Vec<Arc<C>> {
         self.all.lock().values().cloned().collect()

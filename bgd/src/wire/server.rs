@@ -7,19 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bgd_shared::error::{ErrorKind, RpcError};
-use bgd_shared::fds::{peer_pid, peer_uid};
+use bgd_shared::fds::{self, peer_pid, peer_uid};
 use bgd_shared::message::error_line;
 use bgd_shared::transport::{AsyncListener, AsyncStream};
 use interprocess::local_socket::traits::tokio::Listener as _;
 use nix::errno::Errno;
-use nix::sys::socket::SockFlag;
+use rustix::net::{SocketFlags, accept_with};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::client::{Client, ClientLimits, IdleConnections, Room};
+use crate::client::{Client, ClientLimits, Room};
 use crate::config::Config;
 use crate::os::descriptors;
-use crate::wire::connection::{Connection, Shared};
+use crate::wire::connection::{Connection, Shared, discard_requests};
 
 #[derive(Clone, Copy, Debug)]
 pub struct ServerLimits {
@@ -78,7 +78,7 @@ pub async fn run(
                     spare.refill();
                     let limits = *limits.borrow();
                     while connections.try_join_next().is_some() {}
-                    let room = match admit(&stream, connections.len(), &limits, &shared.silent) {
+                    let room = match admit(&stream, connections.len(), &limits, &shared) {
                         Ok(room) => room,
                         Err(error) => {
                             refuse(&stream, &error);
@@ -90,6 +90,10 @@ pub async fn run(
                     match Connection::new(stream, client, room, limits.frame_bytes, &shared) {
                         Ok(connection) => _ = connections.spawn(connection.serve(closing.clone())),
                         Err(error) => tracing::warn!(%error, "a connection can't be watched"),
+                    }
+                    if connections.len() > limits.connections {
+                        // A connection that was closed to make room ends meanwhile.
+                        tokio::task::yield_now().await;
                     }
                 }
                 Err(error) => spare.handle_accept_error(&listener, &error).await,
@@ -118,7 +122,7 @@ fn admit(
     stream: &AsyncStream,
     connections: usize,
     limits: &ServerLimits,
-    silent: &IdleConnections,
+    shared: &Shared,
 ) -> Result<Room, RpcError> {
     let peer = peer_uid(stream)
         .map_err(|error| RpcError::new(ErrorKind::Internal, format!("the peer is unknown: {error}")))?;
@@ -137,17 +141,19 @@ fn admit(
     }
     if descriptors::are_reserved(stream, descriptors::User::Client) {
         // The descriptor of a closed silent connection becomes free a moment later.
-        let _ = silent.evict(Room::All) || silent.evict(Room::Daemon);
+        let _ = shared.evict(Room::All) || shared.evict(Room::Daemon);
         let has_some = !descriptors::are_reserved(stream, descriptors::User::Control);
         return if has_some { Ok(Room::Daemon) } else { Err(no_descriptors()) };
     }
     if connections < limits.connections {
         return Ok(Room::All);
     }
-    if silent.evict(Room::All) {
+    // Those that were closed to make room count until they have ended, which takes as long as the dispatcher is busy.
+    let may_evict = connections < limits.connections.saturating_mul(2) + KEPT;
+    if may_evict && shared.evict(Room::All) {
         return Ok(Room::All);
     }
-    if connections < limits.connections + KEPT || silent.evict(Room::Daemon) {
+    if connections < limits.connections + KEPT || (may_evict && shared.evict(Room::Daemon)) {
         return Ok(Room::Daemon);
     }
     tracing::warn!(limit = limits.connections, "a connection was refused: there are too many");
@@ -163,10 +169,11 @@ fn no_descriptors() -> RpcError {
         .hint("end some tasks or clients, or restart the daemon where `ulimit -Hn` shows more")
 }
 
-/// Sends the reason; the caller closes the connection. The line fits into any socket buffer; a client that does not
-/// read loses it.
-fn refuse(stream: &AsyncStream, error: &RpcError) {
-    let _ = stream.inner().try_write(&error_line(None, error));
+/// Sends the reason; the caller closes the connection. The line fits into any socket buffer. The runtime would not write
+/// it, as it does not know yet whether there is room.
+fn refuse(socket: impl AsFd, error: &RpcError) {
+    let _ = fds::send_now(&socket, &error_line(None, error), &[]);
+    discard_requests(socket);
 }
 
 /// A spare descriptor that is given up to inform a client that none are left.
@@ -190,8 +197,8 @@ impl Spare {
         let errno = error.raw_os_error().map(Errno::from_raw);
         match errno {
             Some(Errno::EMFILE | Errno::ENFILE) if self.0.take().is_some() => {
-                if let Ok(accepted) = nix::sys::socket::accept4(raw(listener), SockFlag::SOCK_CLOEXEC) {
-                    reject(accepted);
+                if let Ok(accepted) = accept_with(listener, SocketFlags::CLOEXEC) {
+                    refuse(accepted, &no_descriptors());
                 }
                 self.refill();
             }
@@ -207,11 +214,4 @@ impl Spare {
 fn raw(listener: &AsyncListener) -> std::os::fd::RawFd {
     use std::os::fd::AsRawFd as _;
     listener.as_fd().as_raw_fd()
-}
-
-fn reject(fd: std::os::fd::RawFd) {
-    let line = error_line(None, &no_descriptors());
-    let flags = nix::sys::socket::MsgFlags::MSG_DONTWAIT | nix::sys::socket::MsgFlags::MSG_NOSIGNAL;
-    let _ = nix::sys::socket::send(fd, &line, flags);
-    let _ = nix::unistd::close(fd);
 }

@@ -356,6 +356,11 @@ pub struct Task {
     /// End time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
+    /// Run time of the latest run, without waits for other attempts, in milliseconds; once the task has ended, if it had
+    /// started. Setting the clock does not change it, and time while the machine sleeps does not count, unless only the
+    /// wall clock knows: of runs elsewhere, or that ended while there was no daemon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_ms: Option<u64>,
     /// Time at which the result of the latest run was first read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retrieved_at: Option<Timestamp>,
@@ -435,9 +440,13 @@ impl Task {
     }
 
     /// Returns how long it ran, or has been running by `now`, in milliseconds: in its latest run, without the wait for
-    /// another attempt. `None` if it never started; 0 if the clock was set back.
+    /// another attempt. `None` if it never started. While it is running, and if its daemon is too old for `run_ms`, this
+    /// is by the wall clock: 0 if that was set back.
     pub fn run_time_ms(&self, now: Timestamp) -> Option<u64> {
         let started = self.started_at?;
+        if let Some(ms) = self.run_ms.filter(|_| self.completed_at.is_some()) {
+            return Some(ms);
+        }
         // Two attempts may start within a millisecond; but without process and exit, the last one has not started.
         let has_started = self.pid.is_some() || self.exit.is_some();
         let is_this = |last: &&Attempt| {

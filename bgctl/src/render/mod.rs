@@ -130,6 +130,7 @@ pub mod samples {
             started_at: None,
             ready_at: None,
             completed_at: None,
+            run_ms: None,
             retrieved_at: None,
             exit: None,
             error: None,

@@ -375,6 +375,20 @@ mod tests {
     }
 
     #[test]
+    fn task_page_shows_run_time_of_the_daemon_even_if_the_clock_was_set() {
+        let at = |ms| Some(Timestamp::from_unix_ms(ms));
+        let (started_at, run_ms) = (at(1_001_000), Some(2_000));
+        for completed_at in [at(900_000), at(41_000_000)] {
+            let ended =
+                Task { status: Status::Completed, started_at, completed_at, run_ms, ..samples::task() };
+            let page = task(&ended, &clock(50_000_000));
+            assert!(page.contains("run time:    2s\n"), "{page}");
+            let older = task(&Task { run_ms: None, ..ended }, &clock(50_000_000));
+            assert!(!older.contains("run time:    2s\n"), "{older}");
+        }
+    }
+
+    #[test]
     fn agent_task_page_shows_activity_and_open_question() {
         let mut asking = Task {
             kind: Kind::Agent,

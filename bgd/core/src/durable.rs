@@ -18,7 +18,7 @@ use super::ordinal::Ordinal;
 pub use super::queue::{GroupRow, Groups};
 use super::sharing::KeptEnv;
 use super::task::{Snapshot, State};
-use super::time::Mono;
+use super::time::{Mono, RunTime};
 
 /// A task with its data from other parts of the core.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -143,6 +143,11 @@ impl Kept {
     /// the remaining time. As the wall clock may have been set back meanwhile, no wait becomes longer than it was.
     pub fn rebase(&mut self, mono: Mono, wall: Timestamp) {
         let written = self.counters.mono;
+        for (_, row) in &mut self.tasks {
+            if let RunTime::Since(_) = row.task.run_time {
+                row.task.run_time = RunTime::Unknown;
+            }
+        }
         let plans = self.tasks.iter_mut().filter_map(|(_, row)| row.task.plan.as_deref_mut());
         for plan in plans.chain(self.entering.iter_mut().map(|entering| &mut *entering.plan)) {
             if let Some(not_before) = &mut plan.not_before {

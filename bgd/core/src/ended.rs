@@ -27,6 +27,27 @@ pub struct Finished {
     pub in_foreground: bool,
 }
 
+/// Upper bound for the fixed wording and numbers of a failure, in bytes.
+const FAILURE_BYTES: usize = 64;
+
+/// Upper bound for the sentence about a condition that can no longer be met, in bytes.
+const DEPENDENCY_BYTES: usize = 160;
+
+impl Finished {
+    /// Returns the size of its failure in a task object, where it appears twice: in `error` and in `failure`.
+    pub fn text_bytes(&self) -> usize {
+        match (&self.outcome, &self.exit) {
+            (Outcome::Cancelled(StopReason::Dependency(..)), _) => DEPENDENCY_BYTES,
+            (Outcome::Completed | Outcome::Cancelled(_), _) => 0,
+            (
+                Outcome::Failed(Failure::Exit | Failure::CrashLoop { error: None, .. }),
+                Some(Exit::Unknown(why)),
+            ) => 2 * (FAILURE_BYTES + why.len()),
+            (Outcome::Failed(failure), _) => 2 * (FAILURE_BYTES + failure.text_bytes()),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     Completed,

@@ -73,5 +73,5 @@ pub use task::{
     Blocked, ExecutorName, Failure, Finished, GIVE_UP_MS, Lingering, Ordinal, Outcome, QueuePlace, SIGTERM,
     Snapshot, SpawnFailure, Spec, State, StopReason, SubmitterLocation, Task, Work,
 };
-pub use time::{Mono, Now};
+pub use time::{Mono, Now, RunTime};
 pub use undelivered::{Order, Undelivered};

@@ -22,7 +22,7 @@ pub use super::ordinal::Ordinal;
 use super::plan::{NotBefore, PLAIN, Plan};
 pub use super::queue_place::{Blocked, QueuePlace};
 use super::sharing::KeptEnv;
-use super::time::Mono;
+use super::time::{Mono, RunTime};
 use super::undelivered::Undelivered;
 
 /// The signal that no process can catch or ignore.
@@ -400,6 +400,9 @@ pub struct Task {
     pub elsewhere: Option<Box<Elsewhere>>,
     /// Its latest run's use of the machine, once known.
     pub usage: Option<Usage>,
+    /// How long its latest run that has started takes.
+    #[serde(default)]
+    pub run_time: RunTime,
     /// Orders that the processes of this run may not have received; only in a durable daemon.
     // Boxed: hardly any task has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -410,12 +413,6 @@ pub struct Task {
     /// Its standing in the queue. Only set in snapshots.
     pub place: QueuePlace,
 }
-
-/// Upper bound for the fixed wording and numbers of a failure, in bytes.
-const FAILURE_BYTES: usize = 64;
-
-/// Upper bound for the sentence about a condition that can no longer be met, in bytes.
-const DEPENDENCY_BYTES: usize = 160;
 
 /// A task as it was at one moment. Cheap to take.
 pub type Snapshot = Box<Task>;
@@ -448,6 +445,7 @@ impl Task {
             agent: None,
             elsewhere: None,
             usage: None,
+            run_time: RunTime::Unknown,
             plan: None,
             state,
             place: QueuePlace::default(),
@@ -478,7 +476,7 @@ impl Task {
         let key = self.key.as_deref().map_or(0, str::len);
         let plan = self.plan.as_deref().map_or(0, Plan::text_bytes);
         let elsewhere = self.elsewhere.as_deref().map_or(0, Elsewhere::text_bytes);
-        self.spec.text_bytes() + agent + lost + key + plan + elsewhere + self.failure_bytes()
+        self.spec.text_bytes() + agent + lost + key + plan + elsewhere + self.finished().map_or(0, Finished::text_bytes)
     }
 
     /// Reports whether the processes of its run may not have received an order that has an effect.
@@ -562,20 +560,6 @@ impl Task {
                 Lingering::No | Lingering::Yes | Lingering::Stuck => None,
                 Lingering::Ending(kill_at) => kill_at,
             },
-        }
-    }
-
-    /// Returns the size of its failure in a task object, where it appears twice: in `error` and in `failure`.
-    fn failure_bytes(&self) -> usize {
-        let Some(finished) = self.finished() else { return 0 };
-        match (&finished.outcome, &finished.exit) {
-            (Outcome::Cancelled(StopReason::Dependency(..)), _) => DEPENDENCY_BYTES,
-            (Outcome::Completed | Outcome::Cancelled(_), _) => 0,
-            (
-                Outcome::Failed(Failure::Exit | Failure::CrashLoop { error: None, .. }),
-                Some(Exit::Unknown(why)),
-            ) => 2 * (FAILURE_BYTES + why.len()),
-            (Outcome::Failed(failure), _) => 2 * (FAILURE_BYTES + failure.text_bytes()),
         }
     }
 

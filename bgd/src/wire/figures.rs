@@ -24,7 +24,11 @@ pub struct Histogram {
 impl Histogram {
     /// Adds the time between two moments. Counts 0 if the clock was set back.
     pub fn add(&mut self, from: Timestamp, to: Timestamp) {
-        let ms = u64::try_from(to.unix_ms().saturating_sub(from.unix_ms())).unwrap_or(0);
+        self.add_ms(to.millis_since(from));
+    }
+
+    /// Adds a duration in milliseconds.
+    fn add_ms(&mut self, ms: u64) {
         let place = BUCKETS.partition_point(|end| *end < ms);
         if let Some(bucket) = self.buckets.get_mut(place) {
             *bucket += 1;
@@ -52,6 +56,11 @@ pub struct Figures {
     pub ran: Histogram,
 }
 
+/// Returns the duration of the latest run of a task; by the wall clock only if an earlier release has recorded its end.
+fn ran_ms(task: &Snapshot, began: Timestamp, ended: Timestamp) -> u64 {
+    task.run_time.ms().unwrap_or_else(|| ended.millis_since(began))
+}
+
 impl Figures {
     /// Updates the histograms for an event.
     pub fn count(&mut self, kind: EventKind, at: Timestamp, task: &Snapshot) {
@@ -65,7 +74,7 @@ impl Figures {
             State::Queued { .. } if kind == EventKind::Retrying => {
                 let last = again.and_then(|again| again.attempts.last());
                 if let Some(last) = last.filter(|last| last.has_started()) {
-                    self.ran.add(last.started_at, last.completed_at);
+                    self.ran.add_ms(ran_ms(task, last.started_at, last.completed_at));
                 }
             }
             State::Finished(Finished { started_at: Some(began), completed_at, pid, .. })
@@ -75,7 +84,7 @@ impl Figures {
                 let is_other =
                     |last: &Attempt| last.started_at != *began || pid.is_some() && last.pid != *pid;
                 if again.and_then(Repetition::last_started).is_none_or(is_other) {
-                    self.ran.add(*began, *completed_at);
+                    self.ran.add_ms(ran_ms(task, *began, *completed_at));
                 }
             }
             State::Queued { .. }

@@ -18,7 +18,7 @@ use crate::effect::{Begin, CoreError, Reply};
 use crate::held::{settings_bytes, text_bytes};
 use crate::input::Refusal;
 use crate::task::{Failure, Finished, Lingering, Ordinal, Outcome, Resuming, State, StopReason, Task, Work};
-use crate::time::Now;
+use crate::time::{Now, RunTime};
 use crate::waiters::Until;
 
 impl Core {
@@ -119,6 +119,7 @@ impl Core {
             task.resume_count += 1;
             task.retrieved_at = None;
             task.updated_at = Some(now.wall);
+            task.run_time = RunTime::Since(now.mono);
         });
         self.change_agent(ordinal, |agent| agent.begin_again(now, prompt, settings));
         self.event(now, EventKind::Resumed, ordinal);

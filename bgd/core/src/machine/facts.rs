@@ -15,7 +15,7 @@ use crate::input::{Fact, PlaceFact};
 use crate::task::{
     ExecutorName, Failure, Finished, Lingering, Lost, Ordinal, Outcome, SpawnFailure, State, StopReason, Task,
 };
-use crate::time::Now;
+use crate::time::{Now, RunTime};
 use crate::waiters::Until;
 
 impl Core {
@@ -94,6 +94,9 @@ impl Core {
         let time_limit = task.spec.time_limit_ms.map(|limit| now.mono.plus_ms(limit));
         let started_at = at.map_or(now.wall, |at| within(at, Some(task.created_at), now));
         self.set_state(ordinal, State::Running { pid, started_at, time_limit });
+        // Another clock's start is compared with its end.
+        let run_time = if at.is_none() { RunTime::Since(now.mono) } else { RunTime::Unknown };
+        self.registry.change(ordinal, |task| task.run_time = run_time);
         self.change_agent(ordinal, |agent| agent.begin_run(now));
         self.note_attempt(now, ordinal);
         self.became(ordinal);

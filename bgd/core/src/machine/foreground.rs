@@ -13,7 +13,7 @@ use crate::control::Control;
 use crate::effect::{Begin, CoreError, Reply, Unmovable};
 use crate::input::Command;
 use crate::task::{Ordinal, State, StopOrder, StopReason};
-use crate::time::Now;
+use crate::time::{Mono, Now, RunTime};
 
 /// SIGHUP: the signal sent to a process whose terminal closes.
 const SIGHUP: i32 = 1;
@@ -66,6 +66,10 @@ impl Core {
         let time_limit = time_limit.map(|limit| now.mono.plus_ms(limit));
         self.event(now, EventKind::Submitted, ordinal);
         self.set_state(ordinal, State::Running { pid: Some(pid), started_at, time_limit });
+        // Unknown if it is older than the monotonic clock.
+        let began = now.mono.0.checked_sub(now.wall.millis_since(started_at));
+        let run_time = began.map_or(RunTime::Unknown, |began| RunTime::Since(Mono(began)));
+        self.registry.change(ordinal, |task| task.run_time = run_time);
         self.effects.push(begun);
         self.event(now, EventKind::Started, ordinal);
         self.event(now, EventKind::Backgrounded, ordinal);

@@ -211,6 +211,10 @@ impl Core {
 
     /// Ends a run, and with it the task unless it starts again.
     pub(super) fn finish(&mut self, now: Now, ordinal: Ordinal, finished: Finished) {
+        let (started_at, ended_at) = (finished.started_at, finished.completed_at);
+        self.registry.change(ordinal, |task| {
+            task.run_time = task.run_time.ended(now, started_at, ended_at);
+        });
         if let Some(finished) = self.end_or_retry(now, ordinal, finished) {
             // If this attempt has not started, an earlier one may have.
             let before = self.last_start(ordinal);

@@ -14,6 +14,7 @@ use bgd_shared::ready::Ready;
 use bgd_shared::request::{BlockMode, BlockUntil};
 use bgd_shared::task::{Exit, Status};
 use bgd_shared::text::Env;
+use bgd_shared::time::Timestamp;
 
 use super::support::{
     Desk, TERM, command, configure, ends, env, events, exited, id, ids, limits, only_reply, refs, refusal,
@@ -436,4 +437,35 @@ fn r100_task_larger_than_its_lowered_group_is_counted_and_runs_alone() {
     desk.fact(large, Fact::Started { pid: Some(101) });
     assert_eq!(sizes(&desk.ask(resize(1))), (1, 1, 0), "it does not wait any more");
     assert_eq!(starts(&desk.fact(large, exited(0, false))), [last], "nobody ran beside it");
+}
+
+#[test]
+fn run_time_of_ended_task_follows_no_clock_that_people_set() {
+    let mut desk = Desk::new(1);
+    let begin = desk.now.wall.unix_ms();
+    for (number, set_ms) in [(1, -3_600_000), (2, 40_000_000)] {
+        desk.now.wall = Timestamp::from_unix_ms(begin);
+        let task = desk.running(number);
+        desk.wait(2000);
+        assert_eq!(desk.task(task).run_time.ms(), None, "it is still running");
+        desk.now.wall = Timestamp::from_unix_ms(begin + set_ms);
+        desk.fact(task, exited(0, false));
+        assert_eq!(desk.task(task).run_time.ms(), Some(2000));
+    }
+    // The wait for another attempt does not count, and an attempt that can't start has no run time.
+    let rule = Rule::Retry { times: 2, delay_ms: 0, max_delay_ms: 0, codes: [].into(), signal: false };
+    let tried = submit(&mut desk, 3, PlanRequest { again: Some(rule), ..PlanRequest::default() });
+    desk.fact(tried, Fact::Started { pid: Some(100) });
+    desk.wait(300);
+    desk.fact(tried, exited(1, false));
+    desk.wait(9000);
+    desk.cancel(ids(&[tried]));
+    desk.fact_of_run(tried, 2, Fact::StartFailed { failure: "gone".into() });
+    assert_eq!((desk.status(tried), desk.task(tried).run_time.ms()), (Status::Cancelled, Some(300)));
+    // What was handed over began before.
+    desk.adopt(4);
+    desk.wait(500);
+    desk.now.wall = Timestamp::from_unix_ms(begin);
+    desk.fact(id(4), exited(0, false));
+    assert_eq!(desk.task(id(4)).run_time.ms(), Some(7500));
 }

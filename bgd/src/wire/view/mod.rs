@@ -23,11 +23,7 @@ const DESCRIPTION_CHARS: usize = 200;
 /// Builds the task object of a snapshot.
 pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
     let spec = &*snapshot.spec;
-    let (argv, shell, agent) = match &spec.work {
-        Work::Argv(argv) => (Some(argv.to_vec()), None, None),
-        Work::Shell(command) => (None, Some(command.clone()), None),
-        Work::Agent(agent) => (None, None, Some(agent.name.to_string())),
-    };
+    let (argv, shell, agent) = work(&spec.work);
     let (error, failure) = snapshot.finished().map(failures::wire).unwrap_or_default();
     let (part, plan, life) = (snapshot.agent.as_deref(), snapshot.plan(), Life::of(&snapshot.state));
     let (notes, is_success) = (part.map(|part| &part.notes), snapshot.status() == Status::Completed);
@@ -66,6 +62,7 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         started_at: life.started_at,
         ready_at: snapshot.ready_at,
         completed_at: life.completed_at,
+        run_ms: snapshot.finished().and_then(|finished| finished.started_at.and(snapshot.run_time.ms())),
         retrieved_at: snapshot.retrieved_at,
         exit: life.exit,
         error,
@@ -89,6 +86,15 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         agent_usage: part.and_then(|part| part.consumed.as_deref()).map(Consumed::total),
         progress: progress(snapshot),
         output: output(snapshot, folder),
+    }
+}
+
+/// Returns a task's arguments, its command line, or the name of its agent.
+fn work(work: &Work) -> (Option<Vec<OsText>>, Option<OsText>, Option<String>) {
+    match work {
+        Work::Argv(argv) => (Some(argv.to_vec()), None, None),
+        Work::Shell(command) => (None, Some(command.clone()), None),
+        Work::Agent(agent) => (None, None, Some(agent.name.to_string())),
     }
 }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::consumption::{AgentUsage, PlanStep};
 use crate::failure::Failure;
 use crate::id::TaskId;
-use crate::order::{CancelReason, DEFAULT_GROUP, Dependency, Waiting};
+use crate::order::{CancelReason, DEFAULT_GROUP, Dependency, Restart, Retry, Waiting};
 use crate::question::NeedsInput;
 use crate::ready::Ready;
 use crate::resources::{Elsewhere, Resources};
@@ -410,6 +410,15 @@ pub struct Task {
     /// What it waits for, while it is pending. Missing if it is the next to start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<Waiting>,
+    /// Earliest start time of a pending task, or of its next attempt, whatever else it waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_at: Option<Timestamp>,
+    /// When it is retried after a failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Retry>,
+    /// When it is restarted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<Restart>,
     /// Number of the latest attempt, if there can be several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,

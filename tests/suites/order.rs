@@ -6,7 +6,7 @@ use std::fs;
 use bgd_tests::shared::error::ErrorKind;
 use bgd_tests::shared::event::EventKind;
 use bgd_tests::shared::id::{TaskId, TaskRef};
-use bgd_tests::shared::order::{After, CancelReason, Condition, Group, WaitingFor};
+use bgd_tests::shared::order::{After, CancelReason, Condition, Group, Restart, Retry, WaitingFor};
 use bgd_tests::shared::request::Matching;
 use bgd_tests::shared::request::{
     CancelParams, DaemonReload, EditParams, Encoding, GroupContinue, GroupList, GroupParams, GroupPause,
@@ -452,6 +452,35 @@ fn r106_held_task_waits_until_released() {
     let nothing = SelectParams::default();
     assert_eq!(daemon.refusal::<TaskHold>(&nothing).message, "no task given: give `ids` or `matching`");
     daemon.cancel(&[free]);
+}
+
+#[test]
+fn r115_start_time_and_retries_are_shown_while_something_else_comes_first() {
+    let daemon = TestDaemon::start();
+    let start_at = Timestamp::from_unix_ms(4_000_000_000_000);
+    let retry = Retry { times: 3, delay_ms: None, max_delay_ms: None, codes: vec![75], signal: false };
+    let params = SubmitParams {
+        hold: true,
+        start_at: Some(start_at),
+        retry: Some(retry.clone()),
+        ..shell(&daemon, "true")
+    };
+    let held = daemon.submit_with(&params).id;
+    let task = daemon.task(held);
+    assert_eq!(waits_for(&daemon, held), WaitingFor::Held);
+    assert_eq!((task.start_at, task.restart), (Some(start_at), None));
+    let shown = task.retry.expect("its rule");
+    assert_eq!((shown.times, &shown.codes, shown.signal), (3, &retry.codes, false));
+    assert!(shown.delay_ms.is_some() && shown.max_delay_ms.is_some(), "with the defaults: {shown:?}");
+    let later = start_at.plus_ms(60_000);
+    let edited = daemon.client().call::<TaskEdit>(&EditParams { start_at: Some(later), ..edit(held) });
+    assert_eq!(edited.expect("task.edit").task.start_at, Some(later));
+    let page = daemon.run(&["status", &held.to_string()]).success().stdout_text();
+    assert!(page.contains("\nnot before:  2096-10-0"), "{page}");
+    assert!(page.contains("\nretries:     up to 3, on exit code 75\n"), "{page}");
+    let kept = SubmitParams { hold: true, restart: Some(Restart::Always), ..shell(&daemon, "true") };
+    let kept = daemon.task(daemon.submit_with(&kept).id);
+    assert_eq!((kept.restart, kept.retry, kept.start_at), (Some(Restart::Always), None, None));
 }
 
 #[test]

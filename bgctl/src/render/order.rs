@@ -1,6 +1,6 @@
 //! Renders why a task has not started yet, and what it starts after.
 
-use bgd_shared::order::{CancelReason, DEFAULT_GROUP, Dependency, Waiting, WaitingFor};
+use bgd_shared::order::{CancelReason, DEFAULT_GROUP, Dependency, Restart, Retry, Waiting, WaitingFor};
 use bgd_shared::show;
 use bgd_shared::task::{Attempt, Exit, Task};
 
@@ -85,6 +85,24 @@ fn elsewhere(task: &Task) -> String {
 pub fn dependency(after: &Dependency) -> String {
     let met = if after.met { "met" } else { "not met" };
     format!("{} {} ({met})", after.id, after.condition)
+}
+
+/// Describes how often a task is retried, and after which failures.
+pub fn retries(retry: &Retry) -> String {
+    let codes: Vec<String> = retry.codes.iter().map(ToString::to_string).collect();
+    let word = if codes.len() == 1 { "exit code" } else { "exit codes" };
+    let exits = (!codes.is_empty()).then(|| format!("{word} {}", codes.join(", ")));
+    let on: Vec<String> = exits.into_iter().chain(retry.signal.then(|| "a signal".to_owned())).collect();
+    let on = if on.is_empty() { String::new() } else { format!(", on {}", on.join(" or ")) };
+    format!("up to {}{on}", retry.times)
+}
+
+/// Describes when a task is restarted.
+pub const fn restarts(restart: Restart) -> &'static str {
+    match restart {
+        Restart::OnFailure => "on failure",
+        Restart::Always => "always",
+    }
 }
 
 /// Describes the course of an attempt.

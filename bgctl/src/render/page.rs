@@ -7,7 +7,7 @@ use bgd_shared::show;
 use bgd_shared::task::{Exit, Kind, Progress, Task};
 use bgd_shared::time::Timestamp;
 
-use super::order::{attempt, cancel_reason, dependency, waiting};
+use super::order::{attempt, cancel_reason, dependency, restarts, retries, waiting};
 use super::question;
 use super::table::{run_time, signal_name, status};
 use super::wall::Clock;
@@ -119,6 +119,12 @@ fn consumed(page: &mut Page, task: &Task) {
 fn order(page: &mut Page, task: &Task, clock: &Clock) {
     elsewhere(page, task, clock);
     page.maybe("waits", waiting(task, clock).as_deref());
+    // The line above names the time unless something else comes first.
+    let is_named = task.waiting.as_ref().is_some_and(|waiting| waiting.until.is_some());
+    let start_at = task.start_at.filter(|_| !is_named);
+    page.maybe("not before", start_at.map(|at| clock.near(at)).as_deref());
+    page.maybe("retries", task.retry.as_ref().map(retries).as_deref());
+    page.maybe("restarts", task.restart.map(restarts));
     // By default, a task on an executor is in the group of the executor's name.
     if task.group != DEFAULT_GROUP && Some(&task.group) != task.on.as_ref() {
         page.line("group", &task.group);
@@ -275,7 +281,7 @@ mod tests {
     use bgd_shared::agent::{AgentSettings, NeedsInput, Setting};
     use bgd_shared::consumption::{AgentUsage, Amount, Cost, PlanStep, StepStatus};
     use bgd_shared::id::TaskId;
-    use bgd_shared::order::{CancelReason, Condition, Dependency, Waiting, WaitingFor};
+    use bgd_shared::order::{CancelReason, Condition, Dependency, Restart, Retry, Waiting, WaitingFor};
     use bgd_shared::task::Attempt;
     use bgd_shared::task::Status;
 
@@ -372,6 +378,42 @@ mod tests {
             "{shown}"
         );
         assert!(shown.contains("slot:        2\n") && !shown.contains("group:"), "{shown}");
+    }
+
+    #[test]
+    fn r115_task_page_shows_start_time_and_retries_behind_what_comes_first() {
+        let retry = Retry {
+            times: 3,
+            delay_ms: Some(1000),
+            max_delay_ms: Some(300_000),
+            codes: vec![75],
+            signal: false,
+        };
+        let start_at = Some(Timestamp::from_unix_ms(1_010_000));
+        let waiting = |reason, until| Some(Waiting { reason, ids: Vec::new(), until });
+        let held = Task {
+            waiting: waiting(WaitingFor::Held, None),
+            start_at,
+            retry: Some(retry.clone()),
+            ..samples::task()
+        };
+        let shown = task(&held, &clock(1_000_000));
+        for line in ["not before:  00:16:50", "retries:     up to 3, on exit code 75"] {
+            assert!(shown.lines().any(|known| known == line), "{line} is not in\n{shown}");
+        }
+        let next = Task { waiting: waiting(WaitingFor::Until, start_at), retry: None, ..held };
+        let shown = task(&next, &clock(1_000_000));
+        assert!(shown.contains("until 00:16:50") && !shown.contains("not before:"), "{shown}");
+        for (codes, signal, on) in [
+            (vec![], false, "up to 3"),
+            (vec![1, 75], false, "up to 3, on exit codes 1, 75"),
+            (vec![75], true, "up to 3, on exit code 75 or a signal"),
+            (vec![], true, "up to 3, on a signal"),
+        ] {
+            assert_eq!(retries(&Retry { codes, signal, ..retry.clone() }), on);
+        }
+        let kept = Task { restart: Some(Restart::OnFailure), ..samples::task() };
+        assert!(task(&kept, &clock(1_000_000)).contains("restarts:    on failure\n"));
     }
 
     #[test]

@@ -101,6 +101,7 @@ impl Plan {
         self.group().len()
             + self.description.as_deref().map_or(0, str::len)
             + self.after.len() * DEPENDENCY_TEXT
+            + self.again.as_ref().map_or(0, |again| again.rule.text_bytes())
             + attempts.map(|attempt| ATTEMPT_TEXT + attempt.text_bytes()).sum::<usize>()
     }
 }
@@ -108,6 +109,12 @@ impl Plan {
 /// Upper bound for a condition in a task object, in bytes; it appears there both as a condition and among the reasons
 /// for waiting.
 const DEPENDENCY_TEXT: usize = 130;
+
+/// Upper bound for a rule in a task object, besides its exit codes, in bytes.
+const RULE_TEXT: usize = 140;
+
+/// Upper bound for an exit code and its comma, in bytes.
+const CODE_TEXT: usize = 4;
 
 /// Approximate size of an attempt in a task object, in bytes.
 const ATTEMPT_TEXT: usize = 200;
@@ -330,6 +337,16 @@ pub enum Rule {
     },
     /// R109: keep the task alive until it is asked to end.
     Restart(Restart),
+}
+
+impl Rule {
+    /// Returns the size of its text.
+    pub fn text_bytes(&self) -> usize {
+        match self {
+            Self::Retry { codes, .. } => RULE_TEXT + CODE_TEXT * codes.len(),
+            Self::Restart(_) => RULE_TEXT,
+        }
+    }
 }
 
 /// An attempt that has ended.

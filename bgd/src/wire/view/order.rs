@@ -1,9 +1,10 @@
 //! The scheduling part of the task object, and groups.
 
-use bgd_shared::order::{Dependency, Group, Waiting, WaitingFor};
+use bgd_shared::order::{Dependency, Group, Restart, Retry, Waiting, WaitingFor};
 use bgd_shared::task::Attempt;
+use bgd_shared::time::Timestamp;
 
-use crate::core::{Blocked, GroupState, NotBefore, Plan, QueuePlace, Snapshot, State};
+use crate::core::{Blocked, GroupState, NotBefore, Plan, QueuePlace, Rule, Snapshot, State};
 use crate::wire::failures;
 
 /// Converts a group.
@@ -53,6 +54,36 @@ pub fn waiting(snapshot: &Snapshot) -> Option<Waiting> {
         },
     };
     Some(Waiting { reason, ids: Vec::new(), until })
+}
+
+/// Returns the earliest start of a pending task, also if it waits for something else.
+pub fn start_at(snapshot: &Snapshot) -> Option<Timestamp> {
+    let State::Queued { .. } = snapshot.state else { return None };
+    let (NotBefore::Delay { wall, .. } | NotBefore::Wall(wall) | NotBefore::Attempt { wall, .. }) =
+        snapshot.plan().not_before?;
+    Some(wall)
+}
+
+/// Returns when a task is retried.
+pub fn retry(plan: &Plan) -> Option<Retry> {
+    let Rule::Retry { times, delay_ms, max_delay_ms, codes, signal } = &plan.again.as_deref()?.rule else {
+        return None;
+    };
+    Some(Retry {
+        times: *times,
+        delay_ms: Some(*delay_ms),
+        max_delay_ms: Some(*max_delay_ms),
+        codes: codes.to_vec(),
+        signal: *signal,
+    })
+}
+
+/// Returns when a task is restarted.
+pub fn restart(plan: &Plan) -> Option<Restart> {
+    match plan.again.as_deref()?.rule {
+        Rule::Restart(restart) => Some(restart),
+        Rule::Retry { .. } => None,
+    }
 }
 
 /// Lists the attempts that have ended.

@@ -68,7 +68,7 @@ pub const TABLE: &[(Code, &str)] = &[
     (Code::NO_TASK, "unknown task, or ambiguous id"),
     (
         Code::NO_DAEMON,
-        "no daemon is running, or it can't be started, does not answer, is shutting down or has no connection left; or the agent can't be started; or a check of `doctor` or `executors` failed",
+        "no daemon is running, or it can't be started, does not answer, is shutting down or has no connection left; or the agent can't be started; or a check of `doctor`, `executors` or `agents` failed",
     ),
     (
         Code::INTERNAL,

@@ -165,10 +165,10 @@ fn agent_check_reports_why_agent_fails_to_start() {
     let info = list(&daemon, true, &["fake"]).unwrap().remove(0);
     let error = info.error.unwrap();
     assert!(info.check.is_none() && error.contains("code 3") && error.contains("no licence here"), "{error}");
-    let outcome = daemon.bgctl_with_fake(&["--json", "agents", "--check", "fake"]).success();
+    let outcome = daemon.bgctl_with_fake(&["--json", "agents", "--check", "fake"]).expect_code(69);
     let listed: AgentListResult = outcome.json();
     assert!(listed.agents[0].error.as_ref().unwrap().contains("no licence here"));
-    let text = daemon.bgctl_with_fake(&["agents", "--check", "fake"]).success().stdout_text();
+    let text = daemon.bgctl_with_fake(&["agents", "--check", "fake"]).expect_code(69).stdout_text();
     assert!(text.contains("does not start: ") && text.contains("no licence here"), "{text}");
 }
 

@@ -72,8 +72,9 @@ conversation continues after the agent's process has ended (resume, load or no),
 the reply to permission requests (deny, allow or ask), command or address. `-` marks \
 values that are known only with --check.
 
---check starts each available agent and queries its version and capabilities. It sends \
-no prompt, but can take a few seconds per agent. An agent with protocol = \"template\" starts \
+--check starts each available agent and queries its version and capabilities; the exit code \
+is 69 if one of them does not start. It sends no prompt, but can take a few seconds per agent. \
+An agent with protocol = \"template\" starts \
 only for a prompt, so its program is only looked for (found, not started).")]
 pub struct AgentsArgs {
     /// List only these agents

@@ -23,9 +23,11 @@ pub fn run(args: AgentsArgs, context: &mut Context) -> Result<Code, Failure> {
     let params =
         AgentListParams { check: args.check, names: args.names, ..job::agents(context.link.is_remote()) };
     let result = context.call::<AgentList>(&params)?;
+    let fails = args.check && result.agents.iter().any(|agent| agent.error.is_some());
+    let code = if fails { Code::NO_DAEMON } else { Code::OK };
     if context.json() {
         context.print_json(&result)?;
-        return Ok(Code::OK);
+        return Ok(code);
     }
     let is_terminal = std::io::stdout().is_terminal();
     if !result.agents.is_empty() {
@@ -33,5 +35,5 @@ pub fn run(args: AgentsArgs, context: &mut Context) -> Result<Code, Failure> {
     } else if is_terminal {
         say(format_args!("no agents"));
     }
-    Ok(Code::OK)
+    Ok(code)
 }

@@ -407,6 +407,11 @@ impl<'a> Dial<'a> {
                 Failure::new(Code::NO_DAEMON, kind, with("ssh can't connect"))
                     .hint(format!("check the connection with: {ssh} {host} true"))
             }
+            (GreetingError::Closed, Some(code)) if stderr_text.is_empty() => {
+                let message = format!("ssh exited with code {code} without a message");
+                Failure::new(Code::NO_DAEMON, NO_BGCTL, message)
+                    .hint(format!("to find out why, run: {ssh} {host} bgctl --version"))
+            }
             (GreetingError::Closed, Some(code)) => of_dial(code, stderr_text),
         }
     }
@@ -455,8 +460,7 @@ fn is_open(control: &Path) -> bool {
 /// Returns the failure reported by `bgctl dial` on the host, or by the program that ran in its place.
 fn of_dial(code: i32, stderr_text: &str) -> Failure {
     let Some(error) = ReportedError::last_of(stderr_text) else {
-        let text = if stderr_text.is_empty() { "it exited without a message" } else { stderr_text };
-        let message = format!("no bgctl there that knows `dial`: {text}");
+        let message = format!("no bgctl there that knows `dial`: {stderr_text}");
         return Failure::new(Code::NO_DAEMON, NO_BGCTL, message)
             .hint("install the same version of bgd on both machines");
     };

@@ -190,6 +190,10 @@ fn r140_connection_problems_are_reported() {
     }
     far.wrap("case \"$*\" in *dial*) echo 'bgctl: Command not found.' >&2; exit 1;; esac; exit 0");
     fails(&["daemon", "stop"], &["no bgctl there that knows `dial`: bgctl: Command not found."]);
+    let silent = Outcome::of(far.bgctl(&["list"]).env("BGD_SSH", "/bin/false")).expect_code(69);
+    for words in ["far: ssh exited with code 1 without a message", "/bin/false far bgctl --version"] {
+        assert!(silent.stderr.contains(words), "{}", silent.stderr);
+    }
     let missing = Outcome::of(far.bgctl(&["list"]).env("BGD_SSH", "/nowhere/ssh")).expect_code(69);
     assert!(missing.stderr.contains("can't start /nowhere/ssh"), "{}", missing.stderr);
 }

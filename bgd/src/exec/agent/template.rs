@@ -398,15 +398,20 @@ impl Printed {
     }
 }
 
-/// Reads the run's consumption. Missing values and values that are no numbers count as unknown.
+/// The least number of tokens that is none: numbers in JSON are exact only up to here, and no run has that many.
+const NO_TOKENS: f64 = 9_007_199_254_740_992.0;
+
+/// Reads the run's consumption. Missing values, and values that are no numbers or can't be right, count as unknown.
 fn consumed(counts: &Counts, document: &Json) -> Report {
     let number = |pointer: &Option<String>| document.number_at(pointer.as_deref()?);
-    let (input, output) = (number(&counts.input), number(&counts.output));
-    let count = |number: Option<f64>| number.unwrap_or(0.0).max(0.0);
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the casts saturate")]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is in range")]
+    let count = |pointer: &Option<String>| {
+        number(pointer).filter(|tokens| (0.0..NO_TOKENS).contains(tokens)).map(|tokens| tokens as u64)
+    };
+    let (input, output) = (count(&counts.input), count(&counts.output));
     let tokens = (input.is_some() || output.is_some()).then(|| Tokens {
-        input: count(input) as u64,
-        output: count(output) as u64,
+        input: input.unwrap_or_default(),
+        output: output.unwrap_or_default(),
         cached: 0,
     });
     let cost = number(&counts.cost).and_then(Amount::of);
@@ -519,6 +524,21 @@ mod tests {
         assert_eq!(&*failed, "its output is not JSON: expected the answer at /result");
         let failed = answer(&agent, "{}", &Json::of("{}")).unwrap_err();
         assert_eq!(&*failed, "its output has nothing there: expected the answer at /result");
+    }
+
+    #[test]
+    fn numbers_of_tokens_that_can_not_be_right_are_unknown() {
+        let counts = Counts { input: Some("/in".into()), output: Some("/out".into()), ..Counts::default() };
+        let known = |input: &str, output: &str| {
+            let document = format!("{{\"in\": {input}, \"out\": {output}}}");
+            consumed(&counts, &Json::of(&document)).tokens.map(|tokens| (tokens.input, tokens.output))
+        };
+        assert_eq!(known("12", "\"3\""), Some((12, 3)));
+        assert_eq!(known("12", "9007199254740991"), Some((12, 9_007_199_254_740_991)));
+        for wrong in ["1e30", "9007199254740992", "-5", "\"NaN\"", "\"inf\""] {
+            assert_eq!(known(wrong, wrong), None, "{wrong}");
+            assert_eq!(known("12", wrong), Some((12, 0)), "{wrong}");
+        }
     }
 
     #[test]

@@ -63,20 +63,22 @@ fn outcomes_seen_in_terminal_are_not_notified_there() {
 }
 
 #[test]
-fn held_notice_of_task_that_is_then_waited_for_is_not_shown() {
-    let daemon = start();
-    let gate = Gate::new(&daemon, "gate");
-    let mut terminal = open(&daemon, &BASH);
-    terminal.type_line("id=$(bgctl submit -- true); cat gate; bgctl block $id; echo block''ed");
-    after(&daemon, 1, HELD);
-    gate.open();
-    terminal.wait_text("\nblocked\n");
-    terminal.wait_line("$");
-    after(&daemon, 1, DELIVERED);
-    // Lines are shown in their order.
-    submit_from(&daemon, &origin(&terminal), "exit 3");
-    terminal.wait_text("[BACKGROUND TASK FAILED] ");
-    assert!(!String::from_utf8_lossy(&terminal.shown()).contains(DONE), "{terminal:?}");
+fn held_notice_of_task_that_is_then_waited_for_or_cleared_is_not_shown() {
+    for verb in ["block", "output --follow", "clear"] {
+        let daemon = start();
+        let gate = Gate::new(&daemon, "gate");
+        let mut terminal = open(&daemon, &BASH);
+        terminal.type_line(&format!("id=$(bgctl submit -- true); cat gate; bgctl {verb} $id; echo do''ne"));
+        after(&daemon, 1, HELD);
+        gate.open();
+        terminal.wait_text("\ndone\n");
+        terminal.wait_line("$");
+        after(&daemon, 1, DELIVERED);
+        // Lines are shown in their order.
+        submit_from(&daemon, &origin(&terminal), "exit 3");
+        terminal.wait_text("[BACKGROUND TASK FAILED] ");
+        assert!(!String::from_utf8_lossy(&terminal.shown()).contains(DONE), "{verb}: {terminal:?}");
+    }
 }
 
 const ASKS: &str = "[BACKGROUND TASK NEEDS INPUT] ";

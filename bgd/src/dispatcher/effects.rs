@@ -20,6 +20,7 @@ impl Dispatcher {
     pub(super) fn apply(&mut self, mut effects: Vec<Effect>) {
         self.correct_waits(&mut effects);
         self.note_freed(&effects);
+        self.note_reported(&effects);
         let (mut forgotten, mut clears) = (Vec::new(), Vec::new());
         let (mut done, mut is_signal, mut ended) = (Vec::new(), false, Vec::new());
         for effect in effects {
@@ -63,7 +64,6 @@ impl Dispatcher {
                     // The core replies to a request right after its controls, even if the call is gone by now.
                     let (done, is_signal) = (std::mem::take(&mut done), std::mem::take(&mut is_signal));
                     let Some((answer, shape)) = self.pending.remove(&to) else { continue };
-                    self.note_reported(&answer, &reply);
                     match reply {
                         Reply::Cleared { cleared } => {
                             clears.push((answer, Clear::Tasks(ClearResult { cleared })));

@@ -10,7 +10,6 @@ use bgd_shared::notice::NoticeKind;
 
 use super::Dispatcher;
 use super::recording::Step;
-use crate::client::answer::Answer;
 use crate::core::durable::{Changes, NoticeRow};
 use crate::core::{Delivery, Effect, Notice, Reply};
 
@@ -53,14 +52,31 @@ impl Dispatcher {
         is_seen
     }
 
-    /// Drops the lines that wait for a terminal about tasks whose end this answer reports there.
-    pub(super) fn note_reported(&mut self, answer: &Answer, reply: &Reply) {
-        let (Some(leader), Reply::Tasks(tasks) | Reply::Blocked { tasks, .. }) = (answer.client().leader, reply)
-        else {
-            return;
-        };
-        for task in tasks.iter().filter(|task| task.is_finished()) {
-            self.notifier.reported(leader, task.id);
+    /// Drops the lines that wait for a terminal about tasks whose end an answer reports there, or that were cleared from
+    /// there.
+    pub(super) fn note_reported(&mut self, effects: &[Effect]) {
+        let mut cleared = Vec::new();
+        for effect in effects {
+            let (to, reply) = match effect {
+                Effect::Reply { to, reply } => (to, reply),
+                Effect::Forget { task, .. } => {
+                    cleared.push(*task);
+                    continue;
+                }
+                _ => continue,
+            };
+            let ended: Vec<TaskId> = match reply {
+                Reply::Cleared { .. } => std::mem::take(&mut cleared),
+                Reply::Tasks(tasks) | Reply::Blocked { tasks, .. } => {
+                    tasks.iter().filter(|task| task.is_finished()).map(|task| task.id).collect()
+                }
+                _ => continue,
+            };
+            if let Some(leader) = self.pending.get(to).and_then(|(answer, _)| answer.client().leader) {
+                for task in ended {
+                    self.notifier.reported(leader, task);
+                }
+            }
         }
     }
 

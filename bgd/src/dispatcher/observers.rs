@@ -39,13 +39,14 @@ impl Dispatcher {
         if !spec.channel.as_deref().is_some_and(|name| channels.wants_place(name)) {
             spec.place = None;
         }
+        // Programs need only name the session that `bgctl session key` prints, and usually run in its terminal.
         let is_given = spec.place.as_ref().is_some_and(|place| place.terminal.is_some());
-        if !is_given && spec.channel.as_deref().is_some_and(|name| channels.is_tty(name)) {
-            // Programs need only name the session that `bgctl session key` prints, and usually run in its terminal.
-            if let Some(terminal) = client.leader.and_then(terminal_of) {
-                let place = spec.place.take().map(Arc::unwrap_or_clone).unwrap_or_default();
-                spec.place = Some(Arc::new(SubmitterLocation { terminal: Some(terminal), ..place }));
-            }
+        if !is_given
+            && spec.channel.as_deref().is_some_and(|name| channels.is_tty(name))
+            && let Some(terminal) = client.leader.and_then(terminal_of)
+        {
+            let place = spec.place.take().map(Arc::unwrap_or_clone).unwrap_or_default();
+            spec.place = Some(Arc::new(SubmitterLocation { terminal: Some(terminal), ..place }));
         }
         Ok(())
     }

@@ -1,7 +1,6 @@
 //! JSON-RPC 2.0 envelopes: lines on the wire whose params are not parsed yet.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -10,21 +9,26 @@ use crate::error::{ErrorKind, RpcError};
 use crate::params;
 use crate::strict;
 
-/// The id of a request, repeated in its answer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum RequestId {
-    /// A number.
-    Number(serde_json::Number),
-    /// A string.
-    Text(String),
+/// The id of a request, a number or a string. Its answer repeats it as it was sent: a parsed number could be rounded, and
+/// not every string of JSON is text.
+#[derive(Clone, Debug, Serialize)]
+#[serde(transparent)]
+pub struct RequestId(Box<RawValue>);
+
+impl RequestId {
+    /// Returns the id if it is one that this crate's clients give their requests.
+    #[must_use]
+    pub fn as_u64(&self) -> Option<u64> {
+        self.0.get().parse().ok()
+    }
 }
 
-impl fmt::Display for RequestId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Number(number) => number.fmt(f),
-            Self::Text(text) => text.fmt(f),
+impl<'de> Deserialize<'de> for RequestId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let json = Box::<RawValue>::deserialize(deserializer)?;
+        match json.get().as_bytes() {
+            [b'"' | b'-' | b'0'..=b'9', ..] => Ok(Self(json)),
+            _ => Err(serde::de::Error::custom("must be a number or a string")),
         }
     }
 }
@@ -48,8 +52,7 @@ pub struct Request<'a> {
 
 /// Parses an id that is present, so that null does not count as missing.
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<RequestId>, D::Error> {
-    let id = RequestId::deserialize(deserializer).map(Some);
-    id.map_err(|_| serde::de::Error::custom("must be a number or a string"))
+    RequestId::deserialize(deserializer).map(Some)
 }
 
 /// Parses a request line.
@@ -167,6 +170,31 @@ mod tests {
     }
 
     #[test]
+    fn id_is_repeated_as_it_was_sent() {
+        for id in [
+            "1",
+            "-0",
+            "1e3",
+            "1.50",
+            "1e400",
+            "123456789012345678901234567890",
+            r#""""#,
+            r#""a\u0062\/c""#,
+            r#""\ud83d""#,
+        ] {
+            let line = format!(r#"{{"jsonrpc":"2.0", "id" : {id} ,"method":"hello"}}"#);
+            let request = parse_request(line.as_bytes()).unwrap();
+            let answer = result_line(request.id.as_ref().unwrap(), &7);
+            let expected = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":7}}\n");
+            assert_eq!(String::from_utf8(answer).unwrap(), expected);
+            // As over an upgrade in place.
+            let json = serde_json::to_string(&request.id).unwrap();
+            let carried: Option<RequestId> = serde_json::from_str(&json).unwrap();
+            assert_eq!(serde_json::to_string(&carried).unwrap(), id);
+        }
+    }
+
+    #[test]
     fn malformed_requests_are_explained_without_names_of_types() {
         for (line, message) in [
             (&*"[".repeat(5000), "not JSON: EOF while parsing a list at line 1 column 5000"),
@@ -176,6 +204,10 @@ mod tests {
             ),
             (
                 r#"{"jsonrpc":"2.0","id":null,"method":"hello"}"#,
+                "not a JSON-RPC request: `id` of a request must be a number or a string",
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":[1],"method":"hello"}"#,
                 "not a JSON-RPC request: `id` of a request must be a number or a string",
             ),
             (r#"{"id":1,"method":"hello"}"#, "`jsonrpc` is missing or empty: it must be \"2.0\""),

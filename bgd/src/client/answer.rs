@@ -113,8 +113,9 @@ mod tests {
     #[tokio::test]
     async fn answer_that_no_client_accepts_is_an_error_that_says_what_to_do() {
         let client = Arc::new(Client::new(1, ClientLimits { requests: 2, write_queue_bytes: 10 }));
-        let answer = |id: u64| Answer::new(Arc::clone(&client), Some(RequestId::Number(id.into())), 0);
-        let most = result_line(&RequestId::Number(1.into()), &"123").len();
+        let id = |id: u64| -> RequestId { serde_json::from_str(&id.to_string()).unwrap() };
+        let answer = |number| Answer::new(Arc::clone(&client), Some(id(number)), 0);
+        let most = result_line(&id(1), &"123").len();
         answer(1).give_within(most, &"123");
         answer(2).give_within(most, &"1234");
         let lines = client.next_bytes(|| false).await.unwrap();

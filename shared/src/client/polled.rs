@@ -292,7 +292,7 @@ mod tests {
         let third = client.send::<DaemonReload>(&NoParams {}, &[]).unwrap();
         let hello = hello();
         daemon.write_all((answer(third) + &answer(first)).as_bytes()).unwrap();
-        let id = crate::message::RequestId::Number(second.into());
+        let id = serde_json::from_str(&second.to_string()).unwrap();
         daemon.write_all(&crate::message::result_line(&id, &hello)).unwrap();
         assert_eq!(client.answer::<Hello>(second).unwrap(), hello);
         client.answer::<DaemonReload>(first).unwrap();

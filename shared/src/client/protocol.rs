@@ -151,10 +151,7 @@ impl Protocol {
             return Self::notification(&method, params)
                 .map_err(|error| ClientError::Garbled(format!("{method}: {error}")));
         }
-        let call = match incoming.id {
-            Some(RequestId::Number(number)) => number.as_u64(),
-            Some(RequestId::Text(_)) | None => None,
-        };
+        let call = incoming.id.as_ref().and_then(RequestId::as_u64);
         let outcome = match (incoming.result, incoming.error) {
             (_, Some(error)) => Err(error),
             (Some(result), None) => Ok(result.to_owned()),

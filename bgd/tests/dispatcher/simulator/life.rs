@@ -10,7 +10,6 @@ use bgd::carry::Obstacle;
 use bgd::client::answer::Answer;
 use bgd::os::clock::Clock;
 use bgd::wire::mailbox::Incoming;
-use bgd_shared::message::RequestId;
 use bgd_shared::request::UpgradeResult;
 use bgd_shared::time::Timestamp;
 use serde_json::json;
@@ -383,7 +382,7 @@ impl Life {
             // An upgrade is refused while the journal can't be written.
             self.world.set_room(Room::Enough);
         }
-        let asked = Answer::new(client, Some(RequestId::Number(0.into())), 0);
+        let asked = Answer::new(client, serde_json::from_str("0").unwrap(), 0);
         let mut attempts = 0;
         let state = loop {
             match daemon.frozen(&asked) {

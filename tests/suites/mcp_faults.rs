@@ -435,3 +435,14 @@ fn command_too_long_for_a_process_is_refused() {
     mcp.done("background_block", &json!({"task_ids": [id.to_string()]}));
     assert_eq!(daemon.task(id).status, Status::Completed);
 }
+
+#[test]
+fn r37_task_without_any_agent_is_refused_saying_that_there_is_none() {
+    let daemon = TestDaemon::start();
+    let mut command = daemon.bgctl(&["mcp"]);
+    command.env("PATH", "/nowhere");
+    let mut mcp = Mcp::spawn(command);
+    mcp.initialize(REVISION, "test", &json!({}));
+    let said = mcp.error("background_task", &json!({"description": "d", "prompt": "p"}));
+    assert!(said.contains("\n- \"agent\": ") && said.contains("\nNo agent is available"), "{said}");
+}

@@ -8,7 +8,7 @@ mod seek;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bgd_shared::agent::{AgentListParams, AgentSettings};
+use bgd_shared::agent::{AgentInfo, AgentListParams, AgentSettings};
 use bgd_shared::id::{TaskId, TaskRef, made_up_key};
 use bgd_shared::limits::{LIST_PAGE, OUTPUT_CHUNK_BYTES};
 use bgd_shared::order::{After, WaitingFor};
@@ -23,6 +23,7 @@ use rmcp::model::RequestId;
 pub use self::clear::Removable;
 use super::answer::{Body, ToolAnswer};
 use super::arguments::Arguments;
+use super::catalogue;
 use super::refusal::Refusal;
 use super::shared::Shared;
 use super::variables::{DEPTH, with_variable};
@@ -105,15 +106,20 @@ impl Shared {
             return Ok(self.about(&[task], Body::Started).with(opening, next));
         }
         let (description, agent) = (arguments.text("description")?, arguments.text("agent")?);
+        let agents = if agent.is_none() { Some(self.known_agents().await?) } else { None };
+        let has_default = |agents: &[AgentInfo]| agents.iter().any(|agent| agent.default);
         let all = [
             ("description", description.is_none()),
             ("prompt", prompt.is_none()),
-            ("agent", agent.is_none() && !self.has_default_agent().await?),
+            ("agent", agents.as_deref().is_some_and(|agents| !has_default(agents))),
         ];
         let missing: Vec<&str> =
             all.iter().filter(|(_, is_missing)| *is_missing).map(|(name, _)| *name).collect();
         if !missing.is_empty() {
-            return Err(arguments.missing(&missing));
+            let refusal = arguments.missing(&missing);
+            let none = agents.filter(|agents| !agents.iter().any(|agent| agent.available));
+            let Some(none) = none else { return Err(refusal) };
+            return Err(Refusal::new(format!("{refusal}\n{}", catalogue::agents(&none))));
         }
         let params = SubmitParams {
             prompt,
@@ -127,10 +133,9 @@ impl Shared {
         self.start(params).await
     }
 
-    /// Reports whether the daemon knows which agent gets a prompt that names none.
-    async fn has_default_agent(self: &Arc<Self>) -> Result<bool, Refusal> {
-        let result = self.link.call::<AgentList>(self.agent_params()).await?;
-        Ok(result.agents.iter().any(|agent| agent.default))
+    /// Returns the agents that the daemon knows, with the one that gets a prompt that names none.
+    async fn known_agents(self: &Arc<Self>) -> Result<Vec<AgentInfo>, Refusal> {
+        Ok(self.link.call::<AgentList>(self.agent_params()).await?.agents)
     }
 
     /// Returns the params that list the agents as a task started here finds them.

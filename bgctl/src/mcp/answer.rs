@@ -222,8 +222,11 @@ fn success(mut answer: ToolAnswer, news: Outgoing) -> CallToolResult {
         }
     }
     if let Some(where_it_is) = other_output(&answer, &reported) {
-        let next = [where_it_is, std::mem::take(&mut answer.next)];
-        answer.next = next.join(" ").trim_end().into();
+        let next = std::mem::take(&mut answer.next);
+        // Without any output in this answer there is no more of it either.
+        let is_said = reported.is_empty() && next == words::MORE_OF_EACH;
+        answer.next =
+            if is_said { where_it_is } else { format!("{where_it_is} {next}").trim_end().to_owned() };
     }
     let head = Head {
         message: answer.opening.clone(),
@@ -419,6 +422,16 @@ mod tests {
         assert_eq!(
             next(&tasks, vec![item(1, tasks[1].clone())]),
             format!("The output of {id} is not in this answer: background_output shows it. Go on.")
+        );
+        let mut answer = blocked(&tasks).with("All have ended.", words::MORE_OF_EACH);
+        if let Body::Blocked { finished, .. } = &mut answer.body {
+            *finished = tasks.iter().map(|task| task.id.to_string()).collect();
+        }
+        let nothing_new = result(Ok(answer), Outgoing::default()).structured_content.unwrap();
+        let both = format!("{id}, {}", tasks[1].id);
+        assert_eq!(
+            nothing_new["next"],
+            format!("The output of {both} is not in this answer: background_output shows it.")
         );
     }
 

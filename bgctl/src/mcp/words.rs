@@ -25,6 +25,9 @@ pub const NEWS_BYTES: usize = 24 * 1024;
 /// Maximum number of bytes of a matching line.
 pub const LINE_BYTES: usize = 4 * 1024;
 
+/// What to do once all of several tasks have ended.
+pub const MORE_OF_EACH: &str = "background_output shows more output of each.";
+
 /// A text that may be truncated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {

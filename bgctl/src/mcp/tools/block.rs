@@ -354,7 +354,7 @@ impl Shared {
         } else if let [task] = &result.tasks[..] {
             words::after(task, self.is_own(task))
         } else if active.is_empty() {
-            "background_output shows more output of each.".to_owned()
+            words::MORE_OF_EACH.to_owned()
         } else {
             words::while_running(&active)
         };

@@ -28,7 +28,7 @@ fn read(daemon: &TestDaemon, params: &InboxReadParams) -> InboxReadResult {
 fn acknowledge(daemon: &TestDaemon, upto: u64) -> InboxAckResult {
     daemon
         .client()
-        .call::<InboxAck>(&InboxAckParams { session: "s".into(), upto, instance: None })
+        .call::<InboxAck>(&InboxAckParams { session: "s".into(), upto, ..InboxAckParams::default() })
         .expect("inbox.ack")
 }
 

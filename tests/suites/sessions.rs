@@ -8,9 +8,11 @@ use bgd_shared::client::Client;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
+use bgd_shared::notice::InboxItem;
 use bgd_shared::proc;
 use bgd_shared::request::{
-    Hello, HelloParams, ListParams, SessionEnd, SessionEndParams, SubmitParams, TaskList, TaskSubmit,
+    DaemonStatusOf, Hello, HelloParams, InboxAck, InboxAckParams, InboxRead, InboxReadParams, ListParams,
+    NoParams, SessionEnd, SessionEndParams, SubmitParams, TaskList, TaskSubmit,
 };
 use bgd_shared::task::Status;
 use bgd_tests::{Outcome, Process, Terminal, TestDaemon, Watch, bgctl_path, wait};
@@ -480,4 +482,53 @@ fn r55_of_two_readers_each_is_woken_by_an_item_that_no_other_has() {
     let (written, second) = (String::from_utf8(output.stdout).unwrap(), second.to_string());
     assert!(written.contains(&second), "{first} was for another reader: {written}");
     daemon.run(&["inbox", "--session", "s", "--wait", "0", "--ack"]).expect_code(75);
+}
+
+#[test]
+fn r55_several_waiting_readers_print_one_notification_each() {
+    let daemon = TestDaemon::start();
+    let readers = [(); 3].map(|()| {
+        let mut bgctl = daemon.bgctl(&["--json", "inbox", "--session", "s", "--wait", "none", "--ack"]);
+        let reader = bgctl.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let pid = reader.id().cast_signed();
+        wait::poll_until("its wait", || (proc::state(pid) == Some('S')).then_some(()));
+        reader
+    });
+    let mut ids = [(); 3].map(|()| daemon.submit_in("s", "true"));
+    let mut printed = readers.map(|reader| {
+        let output = reader.wait_with_output().unwrap();
+        assert!(output.status.success());
+        let item: InboxItem = serde_json::from_slice(&output.stdout).expect("one item");
+        item.notice.task.id
+    });
+    ids.sort_unstable();
+    printed.sort_unstable();
+    assert_eq!(printed, ids);
+    daemon.run(&["inbox", "--session", "s", "--wait", "0", "--ack"]).expect_code(75);
+}
+
+#[test]
+fn r55_item_reserved_by_a_reader_that_is_gone_goes_to_another() {
+    let daemon = TestDaemon::start();
+    let id = daemon.submit_in("s", "true");
+    daemon.block(&[id]);
+    let upto = daemon.inbox("s")[0].number;
+    let reserve = InboxAckParams { session: "s".into(), upto, reserve: true, ..InboxAckParams::default() };
+    let mut first = daemon.client();
+    let ours = first.call::<InboxAck>(&reserve).unwrap();
+    assert_eq!((ours.acknowledged, ours.left), (1, 1));
+    let mut second = daemon.client();
+    assert_eq!(second.call::<InboxAck>(&reserve).unwrap().acknowledged, 0);
+    assert!(daemon.inbox("s").is_empty());
+    let params =
+        InboxReadParams { session: "s".into(), wait_ms: Some(3_600_000), ..InboxReadParams::default() };
+    let call = second.send::<InboxRead>(&params, &[]).unwrap();
+    // The reply shows that the daemon has already received the read before it.
+    second.call::<DaemonStatusOf>(&NoParams {}).unwrap();
+    drop(first);
+    let items = second.answer::<InboxRead>(call).unwrap().items;
+    assert_eq!(items.into_iter().map(|item| item.notice.task.id).collect::<Vec<_>>(), [id]);
+    let one = InboxAckParams { only: true, reserve: false, ..reserve };
+    assert_eq!(second.call::<InboxAck>(&one).unwrap().acknowledged, 1);
+    assert!(daemon.inbox("s").is_empty());
 }

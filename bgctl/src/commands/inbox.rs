@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal as _};
 use std::time::{Duration, Instant};
 
-use bgd_shared::client::{Client, ClientError, FIRST_ANSWER};
+use bgd_shared::client::{Client, FIRST_ANSWER};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::limits::{DURATION_MS, INBOX_PAGE_DEFAULT};
 use bgd_shared::notice::InboxItem;
@@ -17,7 +17,7 @@ use crate::cli::InboxArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::{DaemonWatch, is_lost, sleep, time_left};
+use crate::link::{DaemonWatch, check_reader, is_lost, may_be_older, sleep, time_left};
 use crate::remark::say;
 use crate::render::clean_lines;
 use crate::session;
@@ -31,8 +31,8 @@ struct Reading {
     /// How many more items to print.
     left: usize,
     has_printed: bool,
-    /// Whether an item was printed that no other reader has acknowledged first: others may have got all of them, too.
-    has_own: bool,
+    /// Whether it reserves each item before it prints it, so that no other such reader prints it, too.
+    reserves: bool,
     /// Number of lost items already reported.
     lost: u64,
     /// Instance of the daemon that holds the inbox.
@@ -73,9 +73,9 @@ pub fn run(args: &InboxArgs, context: &mut Context) -> Result<Code, Failure> {
     }
     reading.take_all(page, context)?;
     if let Some(wait) = args.wait {
-        reading.wait_for_own(wait.0.unwrap_or(DURATION_MS), context)?;
+        reading.wait_for_one(wait.0.unwrap_or(DURATION_MS), context)?;
     }
-    if reading.has_own {
+    if reading.has_printed {
         return Ok(Code::OK);
     }
     reading.report_empty(context);
@@ -139,19 +139,6 @@ fn follow(mut reading: Reading, page: InboxReadResult, context: &mut Context) ->
     }
 }
 
-/// Acknowledges items. Returns false if others have acknowledged them all. If the answer is lost, the call may have been
-/// carried out, so that a repeated one finds nothing to acknowledge: they count as this reader's then.
-fn acknowledged(params: &InboxAckParams, context: &mut Context) -> Result<bool, Failure> {
-    match context.link.client()?.call::<InboxAck>(params) {
-        Ok(result) => Ok(result.acknowledged > 0),
-        Err(ClientError::Closed | ClientError::Io(_)) => {
-            context.call::<InboxAck>(params)?;
-            Ok(true)
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
 /// Returns the number of milliseconds until then.
 fn left_until(until: Option<Instant>) -> u64 {
     until.map_or(DURATION_MS, |until| u64::try_from(time_left(until).as_millis()).unwrap_or(DURATION_MS))
@@ -172,7 +159,7 @@ impl Reading {
             // `--wait` prints one item, the one that ended the wait; the next call returns the rest.
             left: args.limit.map_or(if args.wait.is_some() { 1 } else { usize::MAX }, usize::from),
             has_printed: false,
-            has_own: false,
+            reserves: args.ack && args.wait.is_some(),
             lost: 0,
             instance: String::new(),
         }
@@ -263,13 +250,13 @@ impl Reading {
     }
 
     /// Waits for an item and prints it, until there is one that no other reader has got, or the time is over. Of two
-    /// readers that wait for the same two ends, each is woken by one.
-    fn wait_for_own(&mut self, wait_ms: u64, context: &mut Context) -> Result<(), Failure> {
+    /// readers that wait for the same two ends, each prints one.
+    fn wait_for_one(&mut self, wait_ms: u64, context: &mut Context) -> Result<(), Failure> {
         // A wait without a limit stays unlimited.
         let limit = Some(wait_ms).filter(|wait_ms| *wait_ms < DURATION_MS);
         let until = limit.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
         let (mut left, mut is_late) = (wait_ms, false);
-        while !self.has_own && !is_late {
+        while !self.has_printed && !is_late {
             let page = self.wait_on(left, until, context)?;
             left = left_until(until);
             is_late = page.items.is_empty() || left == 0;
@@ -310,25 +297,52 @@ impl Reading {
     fn take(&mut self, page: &InboxReadResult, context: &mut Context) -> Result<(), Failure> {
         self.report_lost(page.lost, context.json());
         for item in &page.items {
-            self.print(item, context)?;
+            if self.reserves {
+                self.take_reserved(item, context)?;
+            } else {
+                self.print(item, context)?;
+                self.after = item.number;
+            }
         }
-        let Some(last) = page.items.last() else { return Ok(()) };
-        self.after = last.number;
-        self.left = self.left.saturating_sub(page.items.len());
+        if self.reserves || page.items.is_empty() {
+            return Ok(());
+        }
         // Acknowledging deletes the items, so they must have been written first.
         context.flush()?;
         if self.acknowledges {
-            let instance = Some(self.instance.clone());
-            let params = InboxAckParams { session: self.session.clone(), upto: self.after, instance };
-            self.has_own |= acknowledged(&params, context)?;
-            if !self.has_own && self.left == 0 {
-                self.left = page.items.len();
-            }
+            context.call::<InboxAck>(&self.ack(self.after))?;
             self.lost = 0;
-        } else {
-            self.has_own = true;
         }
         Ok(())
+    }
+
+    /// Prints and acknowledges an item, unless another reader has got it. If this process is killed meanwhile, another
+    /// one gets it.
+    fn take_reserved(&mut self, item: &InboxItem, context: &mut Context) -> Result<(), Failure> {
+        check_reader()?;
+        let one = InboxAckParams { only: true, ..self.ack(item.number) };
+        match context.call::<InboxAck>(&InboxAckParams { reserve: true, ..one.clone() }) {
+            Ok(reserved) if reserved.acknowledged == 0 => return Ok(()),
+            Ok(_) => {}
+            // An older daemon gives it to all readers.
+            Err(failure) if may_be_older(&failure) => {
+                self.reserves = false;
+                self.after = item.number;
+                return self.print(item, context);
+            }
+            Err(failure) => return Err(failure),
+        }
+        self.print(item, context)?;
+        context.flush()?;
+        context.call::<InboxAck>(&one)?;
+        self.lost = 0;
+        Ok(())
+    }
+
+    /// Returns the params that acknowledge all items up to this one.
+    fn ack(&self, upto: u64) -> InboxAckParams {
+        let (session, instance) = (self.session.clone(), Some(self.instance.clone()));
+        InboxAckParams { session, upto, instance, ..InboxAckParams::default() }
     }
 
     fn print(&mut self, item: &InboxItem, context: &mut Context) -> Result<(), Failure> {
@@ -339,6 +353,7 @@ impl Reading {
             context.print(&format!("{between}{}\n", clean_lines(item.notice.text.trim_end())))?;
         }
         self.has_printed = true;
+        self.left = self.left.saturating_sub(1);
         Ok(())
     }
 

@@ -54,7 +54,7 @@ use self::ssh::{Bridge, Dial, Dialling};
 pub use self::ssh::{LENT, REFUSED, UNREACHABLE};
 pub use self::streams::{Given, Streams};
 use self::successor::{Successors, is_gone};
-pub use self::wait::{poll_timeout, sleep, time_left};
+pub use self::wait::{check_reader, poll_timeout, sleep, time_left};
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::remark::say;

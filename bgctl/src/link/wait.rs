@@ -38,6 +38,18 @@ pub fn sleep<const COUNT: usize>(
     Ok(which)
 }
 
+/// Checks that standard output has a reader.
+///
+/// # Errors
+/// It is gone.
+pub fn check_reader() -> Result<(), Failure> {
+    let out = io::stdout();
+    match poll(&mut [PollFd::new(out.as_fd(), PollFlags::empty())], PollTimeout::ZERO) {
+        Ok(1..) => Err(io::Error::from(io::ErrorKind::BrokenPipe).into()),
+        _ => Ok(()),
+    }
+}
+
 /// Waits until the deadline for a descriptor to become ready for these events. Returns whether it has.
 ///
 /// # Errors

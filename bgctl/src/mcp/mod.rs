@@ -237,6 +237,7 @@ async fn acknowledge(
                 session: session.clone(),
                 upto: done.upto,
                 instance: Some(done.instance.clone()),
+                ..InboxAckParams::default()
             };
             if let Some(Ok(_)) = link.call_here::<InboxAck>(&done.instance, &params).await {
                 ledger.confirm_acknowledged(&done.instance);

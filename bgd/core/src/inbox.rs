@@ -1,6 +1,7 @@
 //! The inboxes of parent sessions: the notices that each has not acknowledged. An item is delivered until it is
 //! acknowledged, and never after that. Each inbox is bounded, and so are all of them together: the oldest items are
-//! dropped first, and counted. This module is independent of tasks and sends no replies itself.
+//! dropped first, and counted. A client may reserve an item until it has passed it on: then no other one gets it, unless
+//! the first one is gone before it acknowledges it. This module is independent of tasks and sends no replies itself.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -53,6 +54,11 @@ impl Inbox {
     fn is_idle(&self) -> bool {
         self.items.is_empty() && self.waits.is_empty() && self.lost == 0
     }
+
+    /// Returns the waits that the item with this number ends.
+    fn ended_by(&self, number: u64) -> impl Iterator<Item = InboxWaitId> {
+        self.waits.range(..(number, InboxWaitId(0))).map(|(_, id)| *id)
+    }
 }
 
 /// All inboxes, and the reads waiting on them.
@@ -72,6 +78,9 @@ pub struct Inboxes {
     waits: BTreeMap<InboxWaitId, InboxWait>,
     by_client: BTreeSet<(u64, InboxWaitId)>,
     last_wait: u64,
+    /// The items that a client has reserved, with that client: others do not get them.
+    #[serde(default)]
+    reserved: BTreeMap<u64, u64>,
     /// The changes since [`Inboxes::take_touched`]; `None` unless changes are persisted.
     #[serde(skip)]
     touched: Option<TouchedInboxes>,
@@ -175,8 +184,7 @@ impl Inboxes {
         self.bytes += notice.text_bytes();
         let inbox = self.by_session.entry(Arc::clone(session)).or_default();
         inbox.items.push_back((number, notice));
-        let mut over: Vec<InboxWaitId> =
-            inbox.waits.range(..(number, InboxWaitId(0))).map(|(_, id)| *id).collect();
+        let over: Vec<InboxWaitId> = inbox.ended_by(number).collect();
         // There may be several excess items: the limit may have been lowered.
         for _ in limit.max(1)..inbox.items.len() {
             self.drop_oldest(session);
@@ -185,8 +193,13 @@ impl Inboxes {
             let Some(oldest) = self.items.values().next().cloned() else { break };
             self.drop_oldest(&oldest);
         }
-        over.sort_unstable();
-        over.into_iter().filter_map(|id| Some((id, self.end_wait(id)?))).collect()
+        self.end_all(over)
+    }
+
+    /// Removes these waits. Returns them, oldest first.
+    fn end_all(&mut self, mut ids: Vec<InboxWaitId>) -> Ended {
+        ids.sort_unstable();
+        ids.into_iter().filter_map(|id| Some((id, self.end_wait(id)?))).collect()
     }
 
     fn drop_oldest(&mut self, session: &str) {
@@ -196,6 +209,7 @@ impl Inboxes {
         inbox.lost += 1;
         self.lost += 1;
         self.bytes -= notice.text_bytes();
+        self.reserved.remove(&number);
         self.touch_item(number);
         self.forget_loss(before);
         if let Some(session) = self.items.remove(&number) {
@@ -220,32 +234,72 @@ impl Inboxes {
         }
     }
 
-    /// Reports whether there is an item after this number.
-    pub fn has_any(&self, session: &str, after: u64) -> bool {
-        let newest = self.by_session.get(session).and_then(|inbox| inbox.items.back());
-        newest.is_some_and(|(number, _)| *number > after)
+    /// Reports whether there is an item after this number that the client can get.
+    pub fn has_any(&self, client: u64, session: &str, after: u64) -> bool {
+        !self.read(client, session, after, 1).0.is_empty()
     }
 
-    /// Returns the items after this number, oldest first, and how many were lost.
-    pub fn read(&self, session: &str, after: u64, limit: usize) -> (Vec<Item>, u64) {
+    /// Returns the items after this number that no other client has reserved, oldest first, and how many were lost.
+    pub fn read(&self, client: u64, session: &str, after: u64, limit: usize) -> (Vec<Item>, u64) {
         let Some(inbox) = self.by_session.get(session) else { return (Vec::new(), 0) };
         let begin = inbox.items.partition_point(|(number, _)| *number <= after);
-        (inbox.items.range(begin..).take(limit).cloned().collect(), inbox.lost)
+        let is_free = |number| self.reserved.get(number).is_none_or(|by| *by == client);
+        let free = inbox.items.range(begin..).filter(|(number, _)| is_free(number));
+        (free.take(limit).cloned().collect(), inbox.lost)
     }
 
-    /// Removes the items up to this number, and resets the count of lost items if all of those are up to it too: a
-    /// client that has read that far either received them or was informed of the loss. Returns how many items were
-    /// removed and how many are left.
-    pub fn acknowledge(&mut self, session: &str, upto: u64) -> (u64, u64) {
-        let (done, left) = self.forget(session, upto);
-        (done as u64, left as u64)
+    /// Reserves an item for a client, unless another one has. Returns how many items were reserved (1 or 0), and how
+    /// many there are.
+    pub fn reserve(&mut self, client: u64, session: &str, number: u64) -> (u64, u64) {
+        let Some(inbox) = self.by_session.get(session) else { return (0, 0) };
+        let has_it = inbox.items.binary_search_by_key(&number, |(number, _)| *number).is_ok();
+        let is_ours = has_it && *self.reserved.entry(number).or_insert(client) == client;
+        (u64::from(is_ours), inbox.items.len() as u64)
     }
 
-    fn forget(&mut self, session: &str, upto: u64) -> (usize, usize) {
+    /// Gives up what a client has reserved, as it is gone. Returns the waits that these items end, oldest first.
+    pub fn release(&mut self, client: u64) -> Ended {
+        let theirs = self.reserved.iter().filter(|(_, by)| **by == client).map(|(number, _)| *number);
+        let free: Vec<u64> = theirs.collect();
+        let mut over = Vec::new();
+        for number in free {
+            self.reserved.remove(&number);
+            let inbox = self.items.get(&number).and_then(|session| self.by_session.get(session));
+            over.extend(inbox.into_iter().flat_map(|inbox| inbox.ended_by(number)));
+        }
+        self.end_all(over)
+    }
+
+    /// Removes the items up to this number that no other client has reserved, and resets the count of lost items if all
+    /// of those are up to it too: a client that has read that far either received them or was informed of the loss.
+    /// Returns how many items were removed and how many are left.
+    pub fn acknowledge(&mut self, client: u64, session: &str, upto: u64) -> (u64, u64) {
+        self.forget(session, upto, |_, by| by.is_none_or(|by| by == client))
+    }
+
+    /// Like [`Self::acknowledge`], for this item alone.
+    pub fn acknowledge_one(&mut self, session: &str, number: u64) -> (u64, u64) {
+        self.forget(session, number, |other, _| other == number)
+    }
+
+    /// Removes those items up to this number whose number and owner `is_gone` accepts.
+    fn forget(
+        &mut self,
+        session: &str,
+        upto: u64,
+        is_gone: impl Fn(u64, Option<u64>) -> bool,
+    ) -> (u64, u64) {
         let Some(inbox) = self.by_session.get_mut(session) else { return (0, 0) };
-        let done = inbox.items.partition_point(|(number, _)| *number <= upto);
-        let gone: Vec<Item> = inbox.items.drain(..done).collect();
-        let left = inbox.items.len();
+        let end = inbox.items.partition_point(|(number, _)| *number <= upto);
+        let reserved = &self.reserved;
+        let (gone, kept): (Vec<Item>, Vec<Item>) = inbox
+            .items
+            .drain(..end)
+            .partition(|(number, _)| is_gone(*number, reserved.get(number).copied()));
+        for item in kept.into_iter().rev() {
+            inbox.items.push_front(item);
+        }
+        let (done, left) = (gone.len() as u64, inbox.items.len() as u64);
         let reported_upto = if inbox.lost_upto <= upto { inbox.lost_upto } else { 0 };
         if reported_upto > 0 {
             (inbox.lost, inbox.lost_upto) = (0, 0);
@@ -253,6 +307,7 @@ impl Inboxes {
         for (number, notice) in gone {
             self.touch_item(number);
             self.items.remove(&number);
+            self.reserved.remove(&number);
             self.bytes -= notice.text_bytes();
         }
         self.forget_loss(reported_upto);
@@ -312,7 +367,7 @@ impl Inboxes {
     /// Empties the inbox of an ended parent session, because it will not be read. Waiting reads stay: a session with
     /// the same key may begin.
     pub fn remove(&mut self, session: &str) {
-        self.forget(session, u64::MAX);
+        self.forget(session, u64::MAX, |_, _| true);
     }
 
     /// Lists the inboxes whose oldest item comes after this number, oldest first: parent session, number of the
@@ -339,201 +394,4 @@ impl Inboxes {
 }
 
 #[cfg(test)]
-mod tests {
-    use bgd_shared::id::TaskId;
-    use bgd_shared::notice::NoticeKind;
-    use bgd_shared::time::Timestamp;
-
-    use super::super::task::{Spec, State, Task};
-    use super::*;
-
-    /// Creates a notice with this many bytes of text.
-    fn notice(bytes: usize) -> Arc<Notice> {
-        let spec =
-            Spec { description: Some("x".repeat(bytes).into()), cwd: Arc::default(), ..Spec::of_daemon() };
-        let state = State::Starting { stop: None, env: None, give_up_at: None };
-        let task = Task::new(TaskId::from_u128(1), Arc::new(spec), Timestamp::default(), state);
-        let (kind, at) = (NoticeKind::Completed, Timestamp::default());
-        let notice = Notice { number: 1, kind, at, active: None, is_removed: false, task: Box::new(task) };
-        assert_eq!(notice.text_bytes(), bytes);
-        Arc::new(notice)
-    }
-
-    fn wait(client: u64, session: &str, after: u64) -> InboxWait {
-        let to = ReplyTo { client, call: 1 };
-        InboxWait { to, session: session.into(), after, limit: 1, deadline: Mono(1) }
-    }
-
-    fn numbers(inboxes: &Inboxes, session: &str) -> Vec<u64> {
-        inboxes.read(session, 0, usize::MAX).0.iter().map(|(number, _)| *number).collect()
-    }
-
-    fn ids(ended: &Ended) -> Vec<u64> {
-        ended.iter().map(|(id, _)| id.0).collect()
-    }
-
-    fn is_empty(inboxes: &Inboxes) -> bool {
-        let Inboxes { by_session, items, bytes, losses, waits, by_client, .. } = inboxes;
-        by_session.is_empty()
-            && items.is_empty()
-            && *bytes == 0
-            && losses.is_empty()
-            && waits.is_empty()
-            && by_client.is_empty()
-    }
-
-    #[test]
-    fn r55_item_ends_the_waits_it_satisfies() {
-        let (mut inboxes, news) = (Inboxes::default(), notice(0));
-        let [a, b] = ["a", "b"].map(Arc::<str>::from);
-        for (client, session, after) in [(1, "a", 2), (2, "a", 0), (3, "b", 0), (2, "a", 1)] {
-            inboxes.wait(wait(client, session, after));
-        }
-        assert_eq!(ids(&inboxes.add(&a, news.clone(), 9)), [2]);
-        assert_eq!(ids(&inboxes.add(&a, news.clone(), 9)), [4]);
-        assert_eq!(ids(&inboxes.add(&b, news.clone(), 9)), [3]);
-        assert_eq!(ids(&inboxes.disconnect(1)), [1]);
-        assert_eq!((numbers(&inboxes, "a"), numbers(&inboxes, "b")), (vec![1, 2], vec![3]));
-        assert_eq!(
-            (inboxes.has_any("a", 1), inboxes.has_any("a", 2), inboxes.has_any("c", 0)),
-            (true, false, false)
-        );
-        inboxes.remove("a");
-        assert_eq!(inboxes.acknowledge("b", 3), (1, 0));
-        assert!(is_empty(&inboxes), "{inboxes:?}");
-        inboxes.add(&a, news, 9);
-        assert_eq!(numbers(&inboxes, "a"), [4], "an inbox that is new gives no number again");
-    }
-
-    #[test]
-    fn r55_waits_are_answered_oldest_first_and_all_on_shutdown() {
-        let mut inboxes = Inboxes::default();
-        for after in [5, 0, 3] {
-            inboxes.wait(wait(1, "a", after));
-        }
-        inboxes.wait(wait(2, "b", 0));
-        inboxes.last = 9;
-        assert_eq!(ids(&inboxes.add(&"a".into(), notice(0), 1)), [1, 2, 3]);
-        inboxes.wait(wait(2, "a", 10));
-        assert_eq!(ids(&inboxes.end_waits()), [4, 5]);
-        inboxes.remove("a");
-        assert!(is_empty(&inboxes), "{inboxes:?}");
-    }
-
-    #[test]
-    fn r55_losses_count_until_a_later_item_is_acknowledged() {
-        let (mut inboxes, session) = (Inboxes::default(), Arc::from("a"));
-        for _ in 0..5 {
-            inboxes.add(&session, notice(3), 2);
-        }
-        assert_eq!((numbers(&inboxes, "a"), inboxes.read("a", 9, 1).1, inboxes.bytes), (vec![4, 5], 3, 6));
-        assert_eq!((inboxes.acknowledge("a", 2), inboxes.read("a", 0, 0).1), ((0, 2), 3));
-        assert_eq!((inboxes.acknowledge("a", 3), inboxes.read("a", 0, 0).1), ((0, 2), 0));
-        inboxes.add(&session, notice(3), 1);
-        assert_eq!((numbers(&inboxes, "a"), inboxes.read("a", 0, 0).1), (vec![6], 2), "a lower limit");
-        inboxes.add(&session, notice(3), 0);
-        assert_eq!(numbers(&inboxes, "a"), [7], "what is new is kept in any case");
-        let InboxesStatus { sessions, items, lost } = inboxes.status();
-        assert_eq!((sessions, items, lost), (1, 1, 6));
-        inboxes.remove("a");
-        assert!(is_empty(&inboxes), "{inboxes:?}");
-    }
-
-    #[test]
-    fn r125_losses_are_restored_from_what_was_touched() {
-        let (mut inboxes, mut losses, mut items) = (Inboxes::default(), BTreeMap::new(), BTreeMap::new());
-        inboxes.track();
-        let mut note = |inboxes: &mut Inboxes| {
-            let touched = inboxes.take_touched();
-            for number in touched.losses {
-                losses.remove(&number);
-                losses.extend(inboxes.loss(number).map(|loss| (number, loss)));
-            }
-            for number in touched.items {
-                items.remove(&number);
-                items.extend(inboxes.item(number).map(|item| (number, item)));
-            }
-            let mut again = Inboxes::default();
-            let rows =
-                items.iter().map(|(number, (session, notice))| (*number, session.clone(), notice.clone()));
-            let lost = losses.iter().map(|(number, (session, lost))| (*number, session.clone(), *lost));
-            again.fill(&inboxes.counts(), rows, lost);
-            for session in ["a", "b"] {
-                let read = |inboxes: &Inboxes| (numbers(inboxes, session), inboxes.read(session, 0, 0).1);
-                assert_eq!(read(&again), read(inboxes), "{session}");
-            }
-            assert_eq!((again.counts(), &again.losses), (inboxes.counts(), &inboxes.losses));
-            again
-        };
-        for (session, limit) in [("a", 1), ("b", 1), ("a", 1), ("b", 3), ("a", 3), ("a", 2), ("b", 1)] {
-            inboxes.add(&session.into(), notice(1), limit);
-            note(&mut inboxes);
-        }
-        assert_eq!(["a", "b"].map(|session| inboxes.read(session, 0, 0).1), [2, 2]);
-        inboxes.acknowledge("a", 2);
-        let mut again = note(&mut inboxes);
-        assert_eq!(again.read("a", 0, 0).1, 2, "of a later item");
-        again.acknowledge("a", 6);
-        again.remove("b");
-        assert!(is_empty(&again), "{again:?}");
-        inboxes.acknowledge("a", 6);
-        note(&mut inboxes);
-        inboxes.remove("b");
-        assert!(is_empty(&note(&mut inboxes)));
-    }
-
-    #[test]
-    fn r55_total_item_count_of_all_inboxes_is_bounded() {
-        let (mut inboxes, news) = (Inboxes::default(), notice(1));
-        let rest = 1000;
-        for session in 0..INBOXES_ITEMS + rest {
-            inboxes.add(&format!("{session}").into(), news.clone(), 10);
-        }
-        let status = inboxes.status();
-        let (sessions, items, lost) = (INBOXES_ITEMS as u64, inboxes.items.len(), rest as u64);
-        assert_eq!((status.sessions, items, status.lost), (sessions, INBOXES_ITEMS, lost));
-        assert_eq!(
-            (numbers(&inboxes, "0"), inboxes.read("0", 0, 1).1),
-            (vec![], 1),
-            "the oldest, and it is told"
-        );
-        for session in 0..INBOXES_ITEMS + rest {
-            inboxes.add(&format!("later {session}").into(), news.clone(), 10);
-        }
-        let sizes = [inboxes.items.len(), inboxes.bytes, inboxes.losses.len()];
-        assert_eq!(sizes, [INBOXES_ITEMS; 3], "losses are forgotten too");
-        assert_eq!(inboxes.by_session.len(), 2 * INBOXES_ITEMS);
-        assert_eq!(inboxes.read("0", 0, 1).1, 0, "the oldest loss");
-    }
-
-    #[test]
-    fn r55_total_text_size_of_all_inboxes_is_bounded() {
-        let (mut inboxes, third) = (Inboxes::default(), notice(INBOXES_BYTES / 3));
-        for session in ["a", "b", "a", "c"] {
-            inboxes.add(&session.into(), third.clone(), 10);
-        }
-        assert_eq!(["a", "b", "c"].map(|session| numbers(&inboxes, session)), [vec![3], vec![2], vec![4]]);
-        assert_eq!((inboxes.bytes, inboxes.read("a", 0, 1).1), (INBOXES_BYTES / 3 * 3, 1));
-        inboxes.add(&"d".into(), notice(INBOXES_BYTES + 1), 10);
-        assert_eq!((inboxes.items.len(), numbers(&inboxes, "d")), (1, vec![5]), "the newest is always kept");
-    }
-
-    /// Would not finish in time if every item required a search through all of them.
-    #[test]
-    fn inbox_handles_100000_items_and_10000_waits() {
-        let (mut inboxes, news, session) = (Inboxes::default(), notice(1), Arc::from("a"));
-        for client in 0..10_000 {
-            inboxes.wait(wait(client, "a", u64::MAX));
-            inboxes.wait(wait(client, "a", 99_999));
-        }
-        for number in 1..100_000 {
-            assert!(inboxes.add(&session, news.clone(), 50_000).is_empty());
-            assert_eq!(inboxes.read("a", number - 1, 9).0.len(), 1);
-        }
-        assert_eq!(inboxes.add(&session, news, 50_000).len(), 10_000);
-        assert_eq!((0..10_000).map(|client| inboxes.disconnect(client).len()).sum::<usize>(), 10_000);
-        let acknowledged: u64 = (0..100_001).map(|upto| inboxes.acknowledge("a", upto).0).sum();
-        assert_eq!(acknowledged, 50_000);
-        assert!(is_empty(&inboxes), "{inboxes:?}");
-    }
-}
+mod tests;

@@ -191,6 +191,8 @@ pub enum Request {
         /// The number of the last item to remove.
         upto: u64,
     },
+    /// Reserves an item of an inbox for the client, unless another one has; or removes it.
+    TakeItem { session: Arc<str>, number: u64, removes: bool },
     /// R11: ends the daemon.
     Shutdown {
         /// How long tasks have to end, in milliseconds; `None` for the configured grace.

@@ -97,14 +97,21 @@ pub struct InboxSummary {
 }
 
 /// Params of `inbox.ack`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct InboxAckParams {
     /// Key of the parent session.
     pub session: String,
-    /// Number of the last item to acknowledge, including all before it.
+    /// Number of the last item to acknowledge, including all before it that no other connection has reserved.
     pub upto: u64,
+    /// Whether to acknowledge only the item `upto`, whoever has reserved it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub only: bool,
+    /// Whether to reserve the item `upto` instead, if no other connection has: others do not get it until it is
+    /// acknowledged, or until this connection ends.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reserve: bool,
     /// Instance of the daemon that the numbers are from, see `hello`. Another daemon rejects the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
@@ -114,7 +121,7 @@ pub struct InboxAckParams {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InboxAckResult {
-    /// Number of items acknowledged by this call.
+    /// Number of items acknowledged, or reserved, by this call.
     pub acknowledged: u64,
     /// Number of remaining items.
     pub left: u64,

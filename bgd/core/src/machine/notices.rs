@@ -10,7 +10,7 @@ use super::{Core, Phase, Timer};
 use crate::agent::AgentPart;
 use crate::caller::ReplyTo;
 use crate::effect::{CoreError, Effect, Reply};
-use crate::inbox::{InboxWait, InboxWaitId};
+use crate::inbox::{Ended, InboxWait, InboxWaitId};
 use crate::notice::Notice;
 use crate::owners::Owners;
 use crate::task::{Finished, Ordinal, Outcome, State, StopReason, Task};
@@ -40,10 +40,15 @@ impl Core {
         self.effects.push(Effect::Notice { notice: Arc::clone(&notice), seen_by });
         if let Some(session) = session.filter(|_| is_kept) {
             let ended = self.inboxes.add(&session, notice, self.limits.inbox_items);
-            for (id, wait) in ended {
-                self.timers.remove(&(wait.deadline, Timer::Inbox(id)));
-                self.give_items(&wait);
-            }
+            self.end_reads(ended);
+        }
+    }
+
+    /// Answers waiting reads that have ended.
+    fn end_reads(&mut self, ended: Ended) {
+        for (id, wait) in ended {
+            self.timers.remove(&(wait.deadline, Timer::Inbox(id)));
+            self.give_items(&wait);
         }
     }
 
@@ -78,7 +83,7 @@ impl Core {
     ) -> Result<(), CoreError> {
         let deadline = now.mono.plus_ms(wait_ms);
         let wait = InboxWait { to, session, after, limit, deadline };
-        if wait_ms == 0 || self.inboxes.has_any(&wait.session, after) {
+        if wait_ms == 0 || self.inboxes.has_any(to.client, &wait.session, after) {
             self.give_items(&wait);
             return Ok(());
         }
@@ -97,7 +102,8 @@ impl Core {
 
     fn give_items(&mut self, wait: &InboxWait) {
         // Ask for one extra item to detect whether there are more.
-        let (mut items, lost) = self.inboxes.read(&wait.session, wait.after, wait.limit.saturating_add(1));
+        let most = wait.limit.saturating_add(1);
+        let (mut items, lost) = self.inboxes.read(wait.to.client, &wait.session, wait.after, most);
         let more = items.len() > wait.limit;
         items.truncate(wait.limit);
         self.reply(Some(wait.to), Reply::Inbox { items, more, lost });
@@ -117,9 +123,19 @@ impl Core {
         }
     }
 
-    pub(super) fn acknowledge(&mut self, to: ReplyTo, session: &str, upto: u64) {
-        let (acknowledged, left) = self.inboxes.acknowledge(session, upto);
+    /// Replies how many items were acknowledged or reserved, and how many are left.
+    pub(super) fn acknowledged(&mut self, to: ReplyTo, (acknowledged, left): (u64, u64)) {
         self.reply(Some(to), Reply::Acknowledged { acknowledged, left });
+    }
+
+    /// Reserves an item for a client, or removes it.
+    pub(super) fn take_item(&mut self, to: ReplyTo, session: &str, number: u64, removes: bool) {
+        let counts = if removes {
+            self.inboxes.acknowledge_one(session, number)
+        } else {
+            self.inboxes.reserve(to.client, session, number)
+        };
+        self.acknowledged(to, counts);
     }
 
     pub(super) fn own(&mut self, to: ReplyTo, session: Arc<str>) -> Result<(), CoreError> {
@@ -135,12 +151,15 @@ impl Core {
         &self.owners
     }
 
-    /// Ends the waiting reads of a client that is gone, and the parent sessions of which it was the last owner. Its
-    /// foreground jobs (`jobs`) were already asked to end, and get no second signal.
+    /// Ends the waiting reads of a client that is gone, gives the items that it has reserved to others, and ends the
+    /// parent sessions of which it was the last owner. Its foreground jobs (`jobs`) were already asked to end, and get no
+    /// second signal.
     pub(super) fn leave_sessions(&mut self, now: Now, client: u64, jobs: &[Ordinal]) {
         for (id, wait) in self.inboxes.disconnect(client) {
             self.timers.remove(&(wait.deadline, Timer::Inbox(id)));
         }
+        let ended = self.inboxes.release(client);
+        self.end_reads(ended);
         for session in self.owners.leave(client) {
             self.end_session(now, None, &session, jobs);
         }

@@ -59,6 +59,7 @@ fn asker(to: ReplyTo, request: &Request) -> Option<Asker> {
         | Request::OwnSession { .. }
         | Request::ReadInbox { .. }
         | Request::AckInbox { .. }
+        | Request::TakeItem { .. }
         | Request::Shutdown { .. } => return None,
     };
     Some(Asker { client: to.client, removes })
@@ -99,7 +100,12 @@ impl Core {
                 self.read_inbox(now, to, session, after, wait_ms, limit)
             }
             Request::AckInbox { session, upto } => {
-                self.acknowledge(to, &session, upto);
+                let counts = self.inboxes.acknowledge(to.client, &session, upto);
+                self.acknowledged(to, counts);
+                Ok(())
+            }
+            Request::TakeItem { session, number, removes } => {
+                self.take_item(to, &session, number, removes);
                 Ok(())
             }
             Request::Shutdown { grace_ms, leaves } => {

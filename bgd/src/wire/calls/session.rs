@@ -51,6 +51,12 @@ pub fn list_inboxes(params: InboxListParams) -> Result<Body, RpcError> {
 
 pub fn acknowledge(params: InboxAckParams) -> Result<Body, RpcError> {
     check_required("session", &params.session)?;
-    let request = Request::AckInbox { session: params.session.into(), upto: params.upto };
-    Ok(Body::Inbox(params.instance, request))
+    let InboxAckParams { session, upto, only, reserve, instance } = params;
+    let session = session.into();
+    let request = if only || reserve {
+        Request::TakeItem { session, number: upto, removes: !reserve }
+    } else {
+        Request::AckInbox { session, upto }
+    };
+    Ok(Body::Inbox(instance, request))
 }

@@ -74,6 +74,7 @@ impl Model {
                 return self.read(read, *wait_ms);
             }
             Request::AckInbox { session, upto } => self.acknowledge(to, session, *upto),
+            Request::TakeItem { .. } => unreachable!("no operation is about a single item"),
             Request::Shutdown { grace_ms, leaves } => self.shut_down(now, to, *grace_ms, *leaves),
         }
         Ok(())

@@ -55,6 +55,8 @@ struct Queue {
     unanswered: usize,
     /// Whether the daemon has more for this client once the queue is empty.
     wants_drained: bool,
+    /// Whether the connection must be closed for another client.
+    is_sent_away: bool,
     closed: bool,
 }
 
@@ -242,7 +244,13 @@ impl Client {
     /// Queues a last message after which the connection is closed.
     pub fn evict(&self, word: &[u8]) {
         self.tell(word);
+        self.queue.lock().is_sent_away = true;
         self.sent_away.notify_one();
+    }
+
+    /// Reports whether the connection must be closed for another client.
+    pub fn must_leave(&self) -> bool {
+        self.queue.lock().is_sent_away
     }
 
     /// Waits for `evict`.
@@ -288,8 +296,17 @@ impl Client {
         // Nothing waits for the signals during an upgrade; the limits come from the configuration.
         let Self { id, process, leader, queue: _, written: _, room: _, read_on: _, sent_away: _, limits: _ } =
             self;
-        let Queue { bytes, in_hand, requests: _, reserved, unanswered, wants_drained, closed } =
-            &*self.queue.lock();
+        // Its connection carries that it was sent away.
+        let Queue {
+            bytes,
+            in_hand,
+            requests: _,
+            reserved,
+            unanswered,
+            wants_drained,
+            is_sent_away: _,
+            closed,
+        } = &*self.queue.lock();
         (!closed).then(|| ClientState {
             id: *id,
             process: *process,
@@ -305,7 +322,8 @@ impl Client {
     /// Restores a client of the program before an upgrade.
     pub fn restore(state: ClientState, limits: ClientLimits) -> Self {
         let ClientState { id, process, leader, bytes, in_hand, reserved, unanswered, wants_drained } = state;
-        let queue = Queue { bytes, in_hand, requests: 0, reserved, unanswered, wants_drained, closed: false };
+        let queue =
+            Queue { bytes, in_hand, requests: 0, reserved, unanswered, wants_drained, ..Queue::default() };
         Self { process, leader, queue: Mutex::new(queue), ..Self::new(id, limits) }
     }
 

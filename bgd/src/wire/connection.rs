@@ -134,6 +134,8 @@ impl Connection {
         let Self { client, stream, room, silent, calls: _, others: _, progress: _ } = self;
         let Progress { decoder, hand, written, is_known, no_more_requests, is_refused } =
             &*self.progress.lock();
+        // Its task may not have noticed yet, and the signal is not carried.
+        let must_leave = client.must_leave();
         let id = client.id;
         let client = client.state().filter(|_| *is_known);
         let client = client.ok_or_else(|| Obstacle::passing("a connection is being opened or closed"))?;
@@ -146,8 +148,8 @@ impl Connection {
             read: rest.bytes,
             attachments: rest.attachments,
             hand: hand.get(*written..).unwrap_or_default().to_vec(),
-            no_more_requests: *no_more_requests,
-            is_refused: *is_refused,
+            no_more_requests: *no_more_requests || must_leave,
+            is_refused: *is_refused || must_leave,
         })
     }
 
@@ -537,55 +539,4 @@ fn too_many_descriptors(why: &str) -> RpcError {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::{Read as _, Write as _};
-    use std::os::unix::net::UnixStream;
-
-    use tokio::sync::mpsc;
-
-    use super::*;
-
-    /// Nothing takes longer, even on a busy machine.
-    const PATIENCE: Duration = Duration::from_secs(60);
-
-    #[tokio::test]
-    async fn connection_sent_away_while_its_request_waits_for_the_dispatcher_ends() {
-        let (calls, mut mailbox) = mpsc::channel(1);
-        let shared = Shared { calls, silent: Arc::default(), connections: Arc::default() };
-        let (here, mut there) = UnixStream::pair().unwrap();
-        here.set_nonblocking(true).unwrap();
-        let client = Arc::new(Client::new(1, ClientLimits { requests: 2, write_queue_bytes: 1000 }));
-        let progress = Progress {
-            decoder: FrameDecoder::new(1000),
-            hand: Vec::new(),
-            written: 0,
-            is_known: false,
-            no_more_requests: false,
-            is_refused: false,
-        };
-        let stream = watch::readable(here.into()).unwrap();
-        let connection =
-            Connection::added(stream, Arc::clone(&client), (Room::All, true), progress, &shared);
-        let (_open, closing) = watched::channel(false);
-        let served = tokio::spawn(Arc::clone(&connection).serve(closing));
-        there.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"hello\"}\n").unwrap();
-        // That it has connected takes the only place in the mailbox, and the request waits for it.
-        while connection.has_unread() {
-            tokio::task::yield_now().await;
-        }
-        // Nobody reads this.
-        there.write_all(b"more").unwrap();
-        client.evict(b"bye\n");
-        while ioctl_fionread(&there).unwrap() == 0 {
-            tokio::task::yield_now().await;
-        }
-        assert!(matches!(mailbox.recv().await, Some(Incoming::Connected(_))));
-        let gone = tokio::time::timeout(PATIENCE, mailbox.recv()).await.expect("it ends");
-        assert!(matches!(gone, Some(Incoming::Gone(_))), "{gone:?}");
-        served.await.unwrap();
-        drop(connection);
-        let mut text = String::new();
-        there.read_to_string(&mut text).expect("its end is no error");
-        assert_eq!(text, "bye\n");
-    }
-}
+mod tests;

@@ -481,3 +481,26 @@ fn r113_short_names_of_one_command_mean_the_tasks_of_one_moment() {
     assert_eq!(after(third), [first]);
     daemon.run(&["cancel", "--session", "s"]).success();
 }
+
+#[test]
+fn r107_edit_that_cancels_a_task_at_once_says_why() {
+    let daemon = TestDaemon::start();
+    let failed = submitted(&daemon, &["--shell", "exit 3"]);
+    daemon.block(&[failed]);
+    let held = submitted(&daemon, &["--hold", "--", "true"]).to_string();
+    let edited = run(&daemon, &["edit", &held, "--after", &failed.to_string()]).success();
+    assert!(edited.stdout_text().starts_with(&format!("{held} cancelled")), "{}", edited.stdout_text());
+    let why = "bgctl: warning: the task is already cancelled: ";
+    assert!(edited.stderr.starts_with(why) && edited.stderr.contains(&failed.short()), "{}", edited.stderr);
+}
+
+#[test]
+fn r110_block_until_ready_names_tasks_that_ended_without_being_ready() {
+    let daemon = TestDaemon::start();
+    let ended = submitted(&daemon, &["--ready", "line:up", "--", "true"]);
+    let ready = submitted(&daemon, &["--ready", "line:up", "--shell", "echo up"]);
+    daemon.block(&[ended, ready]);
+    let both = [ended, ready].map(|id| id.to_string());
+    let blocked = run(&daemon, &["block", "--until", "ready", &both[0], &both[1]]).expect_code(1);
+    assert_eq!(blocked.stderr, format!("bgctl: {ended} ended without being ready: completed\n"));
+}

@@ -36,7 +36,7 @@ use crate::render::clean;
 use crate::render::json;
 use crate::render::page::denied;
 use crate::render::signs::ellipsis;
-use crate::render::table::{summary_line, was_not_ready};
+use crate::render::table::{status, summary_line, was_not_ready};
 use crate::render::wall::Clock;
 use crate::terminal::{ENDING, Taken, end_by};
 
@@ -90,6 +90,11 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
         context.flush()?;
         for remark in remarks(&result) {
             say(format_args!("{remark}"));
+        }
+        if args.until == BlockUntil::Ready {
+            for task in result.tasks.iter().filter(|task| was_never_ready(task)) {
+                say(format_args!("bgctl: {} ended without being ready: {}", task.id, status(task, &clock)));
+            }
         }
         // A timeout of 0 only asks for the current state.
         if let (true, Some(ms @ 1..)) = (result.timed_out, args.timeout.0) {
@@ -401,15 +406,19 @@ fn code(result: &BlockResult) -> Code {
 
 /// Returns 0, 1 or 75, depending on which tasks became ready.
 fn code_of_ready(result: &BlockResult) -> Code {
-    // A task that was ready may be starting again, and with `--any`, others may still become ready.
-    let is_well = |task: &Task| task.ready_at.is_some() || task.status.is_active();
     if result.timed_out {
         Code::TIMED_OUT
-    } else if result.tasks.iter().all(is_well) {
-        Code::OK
-    } else {
+    } else if result.tasks.iter().any(was_never_ready) {
         Code::TASK_FAILED
+    } else {
+        Code::OK
     }
+}
+
+/// Reports whether a task has ended without being ready. One that was ready may be starting again, and with `--any`,
+/// others may still become ready.
+fn was_never_ready(task: &Task) -> bool {
+    task.ready_at.is_none() && !task.status.is_active()
 }
 
 /// Returns the task's own exit code; that of timeout(1) if its time limit ended it; or, if it has none, the same code

@@ -3,6 +3,7 @@
 use bgd_shared::request::{EditParams, TaskEdit};
 use bgd_shared::time::Timestamp;
 
+use super::submit::warn_if_ended;
 use crate::cli::{EditArgs, NewAfter};
 use crate::context::Context;
 use crate::exit::Code;
@@ -34,6 +35,8 @@ pub fn run(args: EditArgs, context: &mut Context) -> Result<Code, Failure> {
     } else {
         let shown = status(&result.task, &Clock::system(Timestamp::now()));
         context.print(&format!("{} {shown}\n", result.task.id))?;
+        context.flush()?;
+        warn_if_ended(&result.task);
     }
     Ok(Code::OK)
 }

@@ -131,10 +131,7 @@ fn print_submitted(
     if let Some(warning) = &task.warning {
         warn(&clean(warning));
     }
-    // For example because a task that had to complete first has already failed.
-    if let Some(error) = task.error.as_ref().filter(|_| !task.status.is_active()) {
-        warn(&format!("the task is already {}: {}", task.status, clean(error)));
-    }
+    warn_if_ended(&task);
     // Checking the channel costs a call: skip it for scripts that don't name one.
     if let Some(channel) = task.channel.filter(|_| names_channel || io::stderr().is_terminal())
         && let Ok(Some(problem)) = precheck::channel(&channel, context)
@@ -142,6 +139,13 @@ fn print_submitted(
         warn(&problem);
     }
     Ok(())
+}
+
+/// Warns of a task that has ended at once, for example because a task that had to complete first has already failed.
+pub(super) fn warn_if_ended(task: &Task) {
+    if let Some(error) = task.error.as_ref().filter(|_| !task.status.is_active()) {
+        warn(&format!("the task is already {}: {}", task.status, clean(error)));
+    }
 }
 
 /// Submits one task per item, then prints the batch id.

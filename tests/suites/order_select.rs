@@ -42,6 +42,7 @@ fn r113_signal_reaches_the_selected_running_tasks() {
     assert_eq!(daemon.task(other).status, Status::Running);
     let none = run(&daemon, &["signal", "--tag", "web", "--status", "running", "USR1"]).expect_code(66);
     assert!(none.stderr.contains("no task matches"), "{}", none.stderr);
+    assert!(none.stderr.contains("only running tasks get a signal"), "{}", none.stderr);
     run(&daemon, &["signal", "--tag", "web", "USR1"]).expect_code(65);
     assert_eq!(daemon.task(held).status, Status::Pending);
     run(&daemon, &["signal", "--tag", "other", "NO"]).expect_code(2);

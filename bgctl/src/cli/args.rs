@@ -364,7 +364,9 @@ EXAMPLES:
   bgctl signal --tag web HUP          to all running tasks with this tag
 
 A task given by its id must be running, otherwise the exit code is 65. When options \
-select tasks, only the running ones get the signal. To pause a task, use `bgctl pause`.")]
+select tasks, only the running ones get the signal; if no pending or running task \
+matches, the exit code is 66, and if none of them is running, 65. To pause a task, use \
+`bgctl pause`.")]
 #[command(override_usage = "\
 bgctl signal [OPTIONS] <ID> <SIG>
        bgctl signal [OPTIONS] --tag <TAG> <SIG>")]

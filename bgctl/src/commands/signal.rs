@@ -17,7 +17,13 @@ const SKIPPED: [&str; 3] =
 /// Sends the signal to each task.
 pub fn run(args: SignalArgs, context: &mut Context) -> Result<Code, Failure> {
     let (name, signal) = args.words().map_err(|(_, what)| Failure::usage(what))?;
-    let ids = pick::each(name, args.select.or_active(), context)?;
+    let is_selected = !args.select.is_empty();
+    let ids = pick::each(name, args.select.or_active(), context).map_err(|failure| match failure.code {
+        Code::NO_TASK if is_selected => failure.hint(
+            "only running tasks get a signal: `bgctl list` with the same options shows all and their status",
+        ),
+        _ => failure,
+    })?;
     let mut undelivered = None;
     pick::for_each(ids, &SKIPPED, |id, _| {
         let params = SignalParams { id, signal: signal.clone(), tree: args.tree };

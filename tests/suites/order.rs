@@ -484,6 +484,24 @@ fn r115_start_time_and_retries_are_shown_while_something_else_comes_first() {
 }
 
 #[test]
+fn r107_empty_description_shows_the_command_again() {
+    let daemon = TestDaemon::start();
+    for description in [None, Some("as submitted".to_owned())] {
+        let params = SubmitParams { hold: true, description, ..shell(&daemon, "true") };
+        let held = daemon.submit_with(&params).id;
+        for (text, shown) in [("renamed", "renamed"), ("", "true")] {
+            let params = EditParams { description: Some(text.into()), ..edit(held) };
+            daemon.client().call::<TaskEdit>(&params).expect("task.edit");
+            assert_eq!(daemon.task(held).description, shown);
+        }
+        daemon.run(&["edit", &held.to_string(), "-d", "again"]).success();
+        assert_eq!(daemon.task(held).description, "again");
+        daemon.run(&["edit", &held.to_string(), "-d", ""]).success();
+        assert_eq!(daemon.task(held).description, "true");
+    }
+}
+
+#[test]
 fn r107_conditions_of_a_pending_task_can_be_edited() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1\n[groups.free]\nslots = 1").start();
     let first = gate(&daemon, daemon.params());

@@ -25,7 +25,8 @@ EXAMPLES:
 
 A held task does not start before `bgctl release`, whatever else it waits for. A task \
 given by its id must be pending; otherwise the exit code is 65 and nothing is held. \
-When options select tasks, only the pending ones are held.")]
+When options select tasks, only the pending ones are held; the exit code is 0 even if \
+there are none.")]
 pub struct HoldArgs {
     /// The pending tasks to hold.
     #[command(flatten)]
@@ -41,7 +42,8 @@ EXAMPLES:
   id=$(bgctl submit --hold -- ./deploy); bgctl status \"$id\"; bgctl release \"$id\"
 
 A released task still waits for its other conditions. Tasks that are not held stay as \
-they are.")]
+they are. A task given by its id must be pending; otherwise the exit code is 65. When \
+options select tasks, the exit code is 0 even if there are none.")]
 pub struct ReleaseArgs {
     /// The held tasks to release.
     #[command(flatten)]
@@ -108,7 +110,8 @@ EXAMPLES:
 Stops every process of the task until `bgctl continue`: no signal and no `bgctl attach` \
 continues it before. The task keeps its slots, and its time limit keeps counting. A task \
 given by its id must be running; otherwise the exit code is 65 and nothing is paused. \
-When options select tasks, only the running ones are paused.")]
+When options select tasks, only the running ones are paused; the exit code is 0 even if \
+there are none.")]
 pub struct PauseArgs {
     /// The running tasks to pause.
     #[command(flatten)]
@@ -122,7 +125,9 @@ EXAMPLES:
   bgctl continue 3f2a
   bgctl continue --group gpu
 
-Tasks that are not paused stay as they are.")]
+Tasks that are not paused stay as they are. A task given by its id must be running; \
+otherwise the exit code is 65. When options select tasks, the exit code is 0 even if \
+there are none.")]
 pub struct ContinueArgs {
     /// The paused tasks to continue.
     #[command(flatten)]
@@ -189,8 +194,8 @@ pub struct EditArgs {
     /// Start at this time: 14:30 (today or tomorrow), '2026-03-01 14:30', or RFC 3339
     #[arg(long, value_name = "TIME", value_parser = parse_at, conflicts_with = "delay")]
     pub at: Option<Timestamp>,
-    /// Description for lists
-    #[arg(short, long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    /// Description for lists; if empty, they show the command
+    #[arg(short, long, value_name = "TEXT")]
     pub description: Option<String>,
 }
 

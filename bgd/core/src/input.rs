@@ -300,7 +300,7 @@ pub enum StartTime {
 #[derive(Clone, Debug)]
 pub struct Edit {
     pub id: TaskRef,
-    /// New description, for people.
+    /// New description, for people; empty for none.
     pub description: Option<Box<str>>,
     /// New group.
     pub group: Option<Arc<str>>,

@@ -97,7 +97,7 @@ pub struct RerunResult {
 pub struct EditParams {
     /// Id of the task, or a unique prefix of at least 4 characters.
     pub id: TaskRef,
-    /// Description for lists.
+    /// Description for lists. Empty: they show the command, or, for a prompt, the description given on submit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// Group to run in.

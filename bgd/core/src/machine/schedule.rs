@@ -7,6 +7,7 @@ use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::limits::GROUPS;
 use bgd_shared::order::{After, Condition, DEFAULT_GROUP};
+use bgd_shared::task::Kind;
 
 use super::{Core, commands};
 use crate::caller::ReplyTo;
@@ -234,7 +235,11 @@ impl Core {
             self.check_slots(plan.group.as_deref(), plan.slots)?;
         }
         plan.priority = edit.priority.unwrap_or(plan.priority);
-        plan.description = edit.description.or(plan.description);
+        if let Some(description) = edit.description {
+            // An empty one hides that of the submit, except for a prompt, which has nothing else to show.
+            let hides = task.spec.description.is_some() && task.spec.kind() != Kind::Agent;
+            plan.description = Some(description).filter(|text| hides || !text.is_empty());
+        }
         if let Some(start) = edit.start {
             plan.not_before = not_before(now, start);
         }

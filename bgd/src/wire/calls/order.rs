@@ -189,7 +189,7 @@ pub fn list(params: ListParams) -> Result<ListQuery, RpcError> {
 /// `task.edit`
 fn edit(params: EditParams) -> Result<Request, RpcError> {
     let EditParams { id, description, group, priority: wanted, slots: taken, after: others, .. } = params;
-    check_label("description", description.as_deref())?;
+    check_label("description", description.as_deref().filter(|text| !text.is_empty()))?;
     let start = start(params.delay_ms, params.start_at)?;
     let edit = Edit {
         id,

@@ -37,7 +37,7 @@ pub fn task(snapshot: &Snapshot, folder: &OutputFolder) -> WireTask {
         status: snapshot.status(),
         paused: snapshot.paused,
         ending: is_ending(&snapshot.state),
-        description: plan.description.as_deref().map_or_else(|| description(spec), Into::into),
+        description: description(spec, plan.description.as_deref()),
         argv,
         shell,
         prompt: part.map(|part| truncated_to_bytes(&part.prompt, PROMPT_BYTES)),
@@ -217,9 +217,10 @@ impl Life {
     }
 }
 
-fn description(spec: &Spec) -> String {
-    if let Some(description) = &spec.description {
-        return description.to_string();
+/// Returns a task's description; without one, or if an edit has emptied it, its command.
+fn description(spec: &Spec, edited: Option<&str>) -> String {
+    if let Some(description) = edited.or(spec.description.as_deref()).filter(|text| !text.is_empty()) {
+        return description.to_owned();
     }
     let command = match &spec.work {
         Work::Argv(argv) => {

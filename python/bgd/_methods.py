@@ -324,18 +324,26 @@ class Methods:
         session: str,
         upto: int,
         instance: Optional[str] = None,
+        only: Optional[bool] = None,
+        reserve: Optional[bool] = None,
         timeout: Timeout = DEFAULT,
     ) -> types.InboxAckResult:
         """Acknowledges the items of an inbox up to a number, so that they are not repeated, and the
         reported number of `lost` items with them. An unused number is not an error.
 
         session: Key of the parent session.
-        upto: Number of the last item to acknowledge, including all before it.
+        upto: Number of the last item to acknowledge, including all before it that no other
+            connection has reserved.
         instance: Instance of the daemon that the numbers are from, see `hello`. Another daemon
             rejects the call.
+        only: Whether to acknowledge only the item `upto`, whoever has reserved it.
+        reserve: Whether to reserve the item `upto` instead, if no other connection has: others do
+            not get it until it is acknowledged, or until this connection ends.
         """
         params = {
             "instance": instance,
+            "only": only,
+            "reserve": reserve,
             "session": session,
             "upto": upto,
         }
@@ -592,7 +600,8 @@ class Methods:
         id: Id of the task, or a unique prefix of at least 4 characters.
         after: Tasks to start after, replacing all previous ones. An empty list removes them.
         delay_ms: Delay from now, in milliseconds; replaces `start_at`. 0 removes it.
-        description: Description for lists.
+        description: Description for lists. Empty: they show the command, or, for a prompt, the
+            description given on submit.
         group: Group to run in.
         priority: Priority, -100 to 100.
         slots: Slots it occupies in its group, 0 to 100000.
@@ -1512,18 +1521,26 @@ class AsyncMethods:
         session: str,
         upto: int,
         instance: Optional[str] = None,
+        only: Optional[bool] = None,
+        reserve: Optional[bool] = None,
         timeout: Timeout = DEFAULT,
     ) -> types.InboxAckResult:
         """Acknowledges the items of an inbox up to a number, so that they are not repeated, and the
         reported number of `lost` items with them. An unused number is not an error.
 
         session: Key of the parent session.
-        upto: Number of the last item to acknowledge, including all before it.
+        upto: Number of the last item to acknowledge, including all before it that no other
+            connection has reserved.
         instance: Instance of the daemon that the numbers are from, see `hello`. Another daemon
             rejects the call.
+        only: Whether to acknowledge only the item `upto`, whoever has reserved it.
+        reserve: Whether to reserve the item `upto` instead, if no other connection has: others do
+            not get it until it is acknowledged, or until this connection ends.
         """
         params = {
             "instance": instance,
+            "only": only,
+            "reserve": reserve,
             "session": session,
             "upto": upto,
         }
@@ -1780,7 +1797,8 @@ class AsyncMethods:
         id: Id of the task, or a unique prefix of at least 4 characters.
         after: Tasks to start after, replacing all previous ones. An empty list removes them.
         delay_ms: Delay from now, in milliseconds; replaces `start_at`. 0 removes it.
-        description: Description for lists.
+        description: Description for lists. Empty: they show the command, or, for a prompt, the
+            description given on submit.
         group: Group to run in.
         priority: Priority, -100 to 100.
         slots: Slots it occupies in its group, 0 to 100000.

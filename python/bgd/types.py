@@ -1195,7 +1195,9 @@ class EditParams(_EditParams, total=False):
     """Delay from now, in milliseconds; replaces `start_at`. 0 removes it."""
 
     description: Optional[str]
-    """Description for lists."""
+    """Description for lists. Empty: they show the command, or, for a prompt, the description given on
+    submit.
+    """
 
     group: Optional[str]
     """Group to run in."""
@@ -1551,7 +1553,9 @@ class _InboxAckParams(TypedDict):
     """Key of the parent session."""
 
     upto: int
-    """Number of the last item to acknowledge, including all before it."""
+    """Number of the last item to acknowledge, including all before it that no other connection has
+    reserved.
+    """
 
 
 class InboxAckParams(_InboxAckParams, total=False):
@@ -1561,12 +1565,20 @@ class InboxAckParams(_InboxAckParams, total=False):
     """Instance of the daemon that the numbers are from, see `hello`. Another daemon rejects the call.
     """
 
+    only: bool
+    """Whether to acknowledge only the item `upto`, whoever has reserved it."""
+
+    reserve: bool
+    """Whether to reserve the item `upto` instead, if no other connection has: others do not get it
+    until it is acknowledged, or until this connection ends.
+    """
+
 
 class InboxAckResult(TypedDict):
     """Result of `inbox.ack`."""
 
     acknowledged: int
-    """Number of items acknowledged by this call."""
+    """Number of items acknowledged, or reserved, by this call."""
 
     left: int
     """Number of remaining items."""
@@ -2803,8 +2815,21 @@ class Task(_Task, total=False):
     resources: Resources
     """Resources that it requests from the cluster that runs it."""
 
+    restart: Restart
+    """When it is restarted."""
+
     retrieved_at: Timestamp
     """Time at which the result of the latest run was first read."""
+
+    retry: Retry
+    """When it is retried after a failure."""
+
+    run_ms: int
+    """Run time of the latest run, without waits for other attempts, in milliseconds; once the task has
+    ended, if it had started. Setting the clock does not change it, and time while the machine
+    sleeps does not count, unless only the wall clock knows: of runs elsewhere, or that ended while
+    there was no daemon.
+    """
 
     session: str
     """Key of the parent session."""
@@ -2820,6 +2845,9 @@ class Task(_Task, total=False):
 
     slots: int
     """Slots it occupies in its group. Omitted if 1."""
+
+    start_at: Timestamp
+    """Earliest start time of a pending task, or of its next attempt, whatever else it waits for."""
 
     started_at: Timestamp
     """Start time of its process, or the time at which the agent got the prompt of this run. If its

@@ -283,19 +283,12 @@ impl Inboxes {
     }
 
     /// Removes those items up to this number whose number and owner `is_gone` accepts.
-    fn forget(
-        &mut self,
-        session: &str,
-        upto: u64,
-        is_gone: impl Fn(u64, Option<u64>) -> bool,
-    ) -> (u64, u64) {
+    fn forget(&mut self, session: &str, upto: u64, is_gone: impl Fn(u64, Option<u64>) -> bool) -> (u64, u64) {
         let Some(inbox) = self.by_session.get_mut(session) else { return (0, 0) };
         let end = inbox.items.partition_point(|(number, _)| *number <= upto);
         let reserved = &self.reserved;
-        let (gone, kept): (Vec<Item>, Vec<Item>) = inbox
-            .items
-            .drain(..end)
-            .partition(|(number, _)| is_gone(*number, reserved.get(number).copied()));
+        let (gone, kept): (Vec<Item>, Vec<Item>) =
+            inbox.items.drain(..end).partition(|(number, _)| is_gone(*number, reserved.get(number).copied()));
         for item in kept.into_iter().rev() {
             inbox.items.push_front(item);
         }

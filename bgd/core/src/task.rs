@@ -476,7 +476,13 @@ impl Task {
         let key = self.key.as_deref().map_or(0, str::len);
         let plan = self.plan.as_deref().map_or(0, Plan::text_bytes);
         let elsewhere = self.elsewhere.as_deref().map_or(0, Elsewhere::text_bytes);
-        self.spec.text_bytes() + agent + lost + key + plan + elsewhere + self.finished().map_or(0, Finished::text_bytes)
+        self.spec.text_bytes()
+            + agent
+            + lost
+            + key
+            + plan
+            + elsewhere
+            + self.finished().map_or(0, Finished::text_bytes)
     }
 
     /// Reports whether the processes of its run may not have received an order that has an effect.

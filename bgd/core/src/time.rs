@@ -34,9 +34,7 @@ impl RunTime {
     pub fn ended(self, now: Now, started_at: Option<Timestamp>, ended_at: Timestamp) -> Self {
         match (self, started_at) {
             // Only the wall clock knows an end that is learned of later.
-            (Self::Since(began), _) if ended_at == now.wall => {
-                Self::Ms(now.mono.0.saturating_sub(began.0))
-            }
+            (Self::Since(began), _) if ended_at == now.wall => Self::Ms(now.mono.0.saturating_sub(began.0)),
             (_, Some(started_at)) => Self::Ms(ended_at.millis_since(started_at)),
             (before, None) => before,
         }
@@ -72,7 +70,11 @@ mod tests {
         for started in [90_000, 100_000, 900_000] {
             assert_eq!(since.ended(now, Some(at(started)), now.wall).ms(), Some(2_000), "a set clock");
         }
-        assert_eq!(since.ended(now, Some(at(90_000)), at(95_000)).ms(), Some(5_000), "an end learned of late");
+        assert_eq!(
+            since.ended(now, Some(at(90_000)), at(95_000)).ms(),
+            Some(5_000),
+            "an end learned of late"
+        );
         assert_eq!(RunTime::Unknown.ended(now, Some(at(90_000)), now.wall).ms(), Some(10_000));
         assert_eq!(RunTime::Ms(3).ended(now, None, now.wall).ms(), Some(3), "of the run before");
         assert_eq!((since.ms(), RunTime::Unknown.ms()), (None, None));

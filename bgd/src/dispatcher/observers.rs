@@ -19,7 +19,9 @@ use tokio::time::timeout;
 use super::{Dispatcher, Shape};
 use crate::client::Client;
 use crate::client::answer::Answer;
-use crate::core::{CoreError, Effect, ListQuery, Now, Reply, Request, Snapshot, Spec, SubmitterLocation, Task};
+use crate::core::{
+    CoreError, Effect, ListQuery, Now, Reply, Request, Snapshot, Spec, SubmitterLocation, Task,
+};
 use crate::exec::threads::workers::Workers;
 use crate::journal::JournalFile;
 use crate::notify::{ExecProgram, terminal_of};

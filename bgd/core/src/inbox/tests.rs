@@ -9,8 +9,7 @@ use crate::task::{Spec, State, Task};
 
 /// Creates a notice with this many bytes of text.
 fn notice(bytes: usize) -> Arc<Notice> {
-    let spec =
-        Spec { description: Some("x".repeat(bytes).into()), cwd: Arc::default(), ..Spec::of_daemon() };
+    let spec = Spec { description: Some("x".repeat(bytes).into()), cwd: Arc::default(), ..Spec::of_daemon() };
     let state = State::Starting { stop: None, env: None, give_up_at: None };
     let task = Task::new(TaskId::from_u128(1), Arc::new(spec), Timestamp::default(), state);
     let (kind, at) = (NoticeKind::Completed, Timestamp::default());
@@ -145,8 +144,7 @@ fn r125_losses_are_restored_from_what_was_touched() {
             items.extend(inboxes.item(number).map(|item| (number, item)));
         }
         let mut again = Inboxes::default();
-        let rows =
-            items.iter().map(|(number, (session, notice))| (*number, session.clone(), notice.clone()));
+        let rows = items.iter().map(|(number, (session, notice))| (*number, session.clone(), notice.clone()));
         let lost = losses.iter().map(|(number, (session, lost))| (*number, session.clone(), *lost));
         again.fill(&inboxes.counts(), rows, lost);
         for session in ["a", "b"] {

@@ -67,8 +67,8 @@ impl Core {
         self.event(now, EventKind::Submitted, ordinal);
         self.set_state(ordinal, State::Running { pid: Some(pid), started_at, time_limit });
         // Unknown if it is older than the monotonic clock.
-        let began = now.mono.0.checked_sub(now.wall.millis_since(started_at));
-        let run_time = began.map_or(RunTime::Unknown, |began| RunTime::Since(Mono(began)));
+        let start = now.mono.0.checked_sub(now.wall.millis_since(started_at));
+        let run_time = start.map_or(RunTime::Unknown, |start| RunTime::Since(Mono(start)));
         self.registry.change(ordinal, |task| task.run_time = run_time);
         self.effects.push(begun);
         self.event(now, EventKind::Started, ordinal);

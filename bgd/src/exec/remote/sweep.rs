@@ -260,11 +260,8 @@ pub const fn is_passing(kind: Option<ErrorKind>) -> bool {
 
 /// Acknowledges the machine's notices of ended tasks, which this daemon reports itself. No other client does so.
 pub async fn forget_notices(bridge: &Bridge, origin: &Origin) {
-    let params = InboxAckParams {
-        session: origin.session.clone(),
-        upto: ALL_NOTICES,
-        ..InboxAckParams::default()
-    };
+    let params =
+        InboxAckParams { session: origin.session.clone(), upto: ALL_NOTICES, ..InboxAckParams::default() };
     // Remaining notices are removed with the session.
     if let Err(error) = bridge.call::<InboxAck>(&params).await {
         tracing::debug!(%error, "notices on another machine not acknowledged");

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use super::*;
 
 /// Nothing takes longer, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Creates a connection that has sent nothing.
 fn connected(socket: UnixStream, shared: &Shared) -> Arc<Connection> {

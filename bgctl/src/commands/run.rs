@@ -223,9 +223,10 @@ fn remark_on_lingering(task: &Task, context: &Context) -> Option<String> {
     let is_left = task.lingering && survivors(task).is_none();
     let is_shown = io::stderr().is_terminal() && !context.json() && !context.link.is_remote();
     (is_left && is_shown).then(|| {
+        // `output --follow` would return at once, as the task has ended.
         let id = task.id.short();
         format!(
-            "processes of the job still run: `bgctl output -f {id}` shows what they write, \
+            "processes of the job still run: `bgctl output {id}` shows what they write, \
              `bgctl cancel {id}` ends them"
         )
     })

@@ -325,13 +325,20 @@ fn r71_killing_client_in_terminal_ends_job() {
 #[test]
 fn run_names_the_processes_that_its_job_leaves() {
     let daemon = TestDaemon::start();
+    let gate = gate(&daemon);
     let mut shell = Terminal::shell(&daemon);
-    shell.type_line("bgctl run --shell 'sleep 1000 & echo early'");
-    shell.wait_text("early\nbgctl: processes of the job still run: `bgctl output -f ");
+    shell.type_line("bgctl run --shell '(read x <gate; echo later; sleep 1000) & echo early'");
+    shell.wait_text("early\nbgctl: processes of the job still run: `bgctl output ");
     shell.wait_prompt();
     let id: TaskId = daemon.run(&["list", "-q", "--limit", "1"]).success().word();
-    assert!(shell.screen().contains(&format!("`bgctl cancel {}` ends them", id.short())), "{shell:?}");
-    daemon.run(&["cancel", &id.to_string()]).success();
+    let short = id.short();
+    let next = format!("`bgctl output {short}` shows what they write, `bgctl cancel {short}` ends them");
+    assert!(shell.screen().contains(&next), "{shell:?}");
+    wait::for_reader(&gate, "go\n");
+    let output = || daemon.run(&["output", &short]).success().stdout_text();
+    wait::poll_until("what they write", || output().contains("later").then_some(()));
+    daemon.run(&["cancel", &short]).success();
+    assert!(!daemon.task(id).lingering);
     shell.clear();
     shell.type_line("bgctl run -- echo alone");
     shell.wait_text("\nalone\n$");

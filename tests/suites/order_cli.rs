@@ -499,8 +499,10 @@ fn r110_block_until_ready_names_tasks_that_ended_without_being_ready() {
     let daemon = TestDaemon::start();
     let ended = submitted(&daemon, &["--ready", "line:up", "--", "true"]);
     let ready = submitted(&daemon, &["--ready", "line:up", "--shell", "echo up"]);
-    daemon.block(&[ended, ready]);
-    let both = [ended, ready].map(|id| id.to_string());
-    let blocked = run(&daemon, &["block", "--until", "ready", &both[0], &both[1]]).expect_code(1);
+    let late = submitted(&daemon, &["--ready", "line:up", "--ready-timeout", "1ms", "--", "sleep", "1000"]);
+    daemon.block(&[ended, ready, late]);
+    let ids = [ended, ready, late].map(|id| id.to_string());
+    let blocked = run(&daemon, &["block", "--until", "ready", &ids[0], &ids[1], &ids[2]]).expect_code(1);
     assert_eq!(blocked.stderr, format!("bgctl: {ended} ended without being ready: completed\n"));
+    assert!(blocked.stdout_text().contains("(not ready after "), "{}", blocked.stdout_text());
 }

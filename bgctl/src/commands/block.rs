@@ -92,7 +92,9 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
             say(format_args!("{remark}"));
         }
         if args.until == BlockUntil::Ready {
-            for task in result.tasks.iter().filter(|task| was_never_ready(task)) {
+            // The line of a task that was not ready in time says so.
+            let is_unsaid = |task: &&Task| was_never_ready(task) && !was_not_ready(task);
+            for task in result.tasks.iter().filter(is_unsaid) {
                 say(format_args!("bgctl: {} ended without being ready: {}", task.id, status(task, &clock)));
             }
         }

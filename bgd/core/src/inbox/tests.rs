@@ -3,6 +3,11 @@
 use bgd_shared::id::TaskId;
 use bgd_shared::notice::NoticeKind;
 use bgd_shared::time::Timestamp;
+use proptest::collection::vec;
+use proptest::sample::select;
+use proptest::strategy::Strategy;
+use proptest::test_runner::TestCaseError;
+use proptest::{prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 use super::*;
 use crate::task::{Spec, State, Task};
@@ -32,8 +37,9 @@ fn ids(ended: &Ended) -> Vec<u64> {
 }
 
 fn is_empty(inboxes: &Inboxes) -> bool {
-    let Inboxes { by_session, items, bytes, losses, waits, by_client, .. } = inboxes;
+    let Inboxes { by_session, items, bytes, losses, waits, by_client, reserved, .. } = inboxes;
     by_session.is_empty()
+        && reserved.is_empty()
         && items.is_empty()
         && *bytes == 0
         && losses.is_empty()
@@ -119,7 +125,7 @@ fn r55_reserved_item_is_for_its_client_until_that_is_gone() {
     assert_eq!(ids(&inboxes.release(1)), [1], "the one that has not seen it");
     assert_eq!((seen(&inboxes, 3), inboxes.acknowledge(3, "a", 1)), (vec![1], (1, 0)));
     inboxes.disconnect(4);
-    assert!(is_empty(&inboxes) && inboxes.reserved.is_empty(), "{inboxes:?}");
+    assert!(is_empty(&inboxes), "{inboxes:?}");
     inboxes.add(&session, news.clone(), 9);
     inboxes.reserve(1, "a", 4);
     inboxes.add(&session, news, 1);
@@ -224,4 +230,163 @@ fn inbox_handles_100000_items_and_10000_waits() {
     let acknowledged: u64 = (0..100_001).map(|upto| inboxes.acknowledge(0, "a", upto).0).sum();
     assert_eq!(acknowledged, 50_000);
     assert!(is_empty(&inboxes), "{inboxes:?}");
+}
+
+/// A step of a client of two inboxes.
+#[derive(Clone, Debug)]
+enum Step {
+    Add { session: &'static str },
+    Read { client: u64, session: &'static str, after: u64 },
+    Reserve { client: u64, session: &'static str, number: u64 },
+    Acknowledge { client: u64, session: &'static str, upto: u64 },
+    AcknowledgeOne { session: &'static str, number: u64 },
+    Leave { client: u64 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let of_client = || (1..4_u64, select(vec!["a", "b"]), 0..20_u64);
+    let session = || select(vec!["a", "b"]);
+    prop_oneof![
+        6 => session().prop_map(|session| Step::Add { session }),
+        6 => of_client().prop_map(|(client, session, after)| Step::Read { client, session, after }),
+        6 => of_client().prop_map(|(client, session, number)| Step::Reserve { client, session, number }),
+        2 => of_client().prop_map(|(client, session, upto)| Step::Acknowledge { client, session, upto }),
+        2 => (session(), 0..20_u64).prop_map(|(session, number)| Step::AcknowledgeOne { session, number }),
+        2 => (1..4_u64).prop_map(|client| Step::Leave { client }),
+    ]
+}
+
+/// The items that each inbox of a history has at most.
+const MOST: usize = 3;
+
+/// Two inboxes beside a naive model of them.
+#[derive(Default)]
+struct Checked {
+    inboxes: Inboxes,
+    /// The number of each item, its session, and who has reserved it.
+    items: Vec<(u64, &'static str, Option<u64>)>,
+    lost: Vec<(u64, &'static str)>,
+    /// The number of each waiting read, its client, its session, and the number after which it wants items.
+    reads: Vec<(u64, u64, &'static str, u64)>,
+    newest: u64,
+    newest_read: u64,
+}
+
+impl Checked {
+    /// Returns the numbers of the items that the client can get.
+    fn free(&self, client: u64, session: &str, after: u64) -> Vec<u64> {
+        let is_free = |(number, of, by): &&(u64, &str, Option<u64>)| {
+            *of == session && *number > after && by.is_none_or(|by| by == client)
+        };
+        self.items.iter().filter(is_free).map(|(number, ..)| *number).collect()
+    }
+
+    fn count(&self, session: &str) -> u64 {
+        self.items.iter().filter(|(_, of, _)| *of == session).count() as u64
+    }
+
+    /// Removes the items of a session that `is_gone` accepts, by number and owner. Returns how many were removed and how
+    /// many are left.
+    fn remove(&mut self, session: &str, upto: u64, is_gone: impl Fn(u64, Option<u64>) -> bool) -> (u64, u64) {
+        let before = self.count(session);
+        self.items.retain(|(number, of, by)| *of != session || !is_gone(*number, *by));
+        if self.lost.iter().all(|(number, of)| *of != session || *number <= upto) {
+            self.lost.retain(|(_, of)| *of != session);
+        }
+        let left = self.count(session);
+        (before - left, left)
+    }
+
+    /// Carries out a step in both. Returns the waiting reads that it has ended.
+    fn carry_out(&mut self, step: &Step) -> Result<Vec<u64>, TestCaseError> {
+        match *step {
+            Step::Add { session } => {
+                self.newest += 1;
+                self.items.push((self.newest, session, None));
+                if self.count(session) > MOST as u64
+                    && let Some(oldest) = self.items.iter().position(|(_, of, _)| *of == session)
+                {
+                    let (number, ..) = self.items.remove(oldest);
+                    self.lost.push((number, session));
+                }
+                return Ok(ids(&self.inboxes.add(&session.into(), notice(0), MOST)));
+            }
+            Step::Read { client, session, after } => self.read(client, session, after)?,
+            Step::Reserve { client, session, number } => {
+                let mut all = self.items.iter_mut();
+                let item = all.find(|(other, of, _)| (*other, *of) == (number, session));
+                let is_theirs = item.is_some_and(|(.., by)| *by.get_or_insert(client) == client);
+                let counts = (u64::from(is_theirs), self.count(session));
+                prop_assert_eq!(self.inboxes.reserve(client, session, number), counts);
+            }
+            Step::Acknowledge { client, session, upto } => {
+                let is_gone = |number, by: Option<u64>| number <= upto && by.is_none_or(|by| by == client);
+                let counts = self.remove(session, upto, is_gone);
+                prop_assert_eq!(self.inboxes.acknowledge(client, session, upto), counts);
+            }
+            Step::AcknowledgeOne { session, number } => {
+                let counts = self.remove(session, number, |other, _| other == number);
+                prop_assert_eq!(self.inboxes.acknowledge_one(session, number), counts);
+            }
+            Step::Leave { client } => {
+                self.reads.retain(|(_, of, ..)| *of != client);
+                for (.., by) in &mut self.items {
+                    by.take_if(|by| *by == client);
+                }
+                self.inboxes.disconnect(client);
+                return Ok(ids(&self.inboxes.release(client)));
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// Reads an inbox. If there is nothing to get, the read waits.
+    fn read(&mut self, client: u64, session: &'static str, after: u64) -> Result<(), TestCaseError> {
+        let free = self.free(client, session, after);
+        let (items, lost) = self.inboxes.read(client, session, after, MOST);
+        prop_assert_eq!(items.iter().map(|(number, _)| *number).collect::<Vec<_>>(), &free[..]);
+        prop_assert_eq!(lost, self.lost.iter().filter(|(_, of)| *of == session).count() as u64);
+        prop_assert_eq!(self.inboxes.has_any(client, session, after), !free.is_empty());
+        if free.is_empty() {
+            self.newest_read += 1;
+            self.reads.push((self.newest_read, client, session, after));
+            prop_assert_eq!(self.inboxes.wait(wait(client, session, after)).0, self.newest_read);
+        }
+        Ok(())
+    }
+
+    /// Checks that exactly those reads have ended that can get an item now, and that the same ones still wait.
+    fn check(&mut self, ended: &[u64]) -> Result<(), TestCaseError> {
+        let reads = std::mem::take(&mut self.reads);
+        let has_any = |(_, client, session, after): &(u64, u64, &'static str, u64)| {
+            !self.free(*client, session, *after).is_empty()
+        };
+        let (over, waiting): (Vec<_>, Vec<_>) = reads.into_iter().partition(has_any);
+        self.reads = waiting;
+        prop_assert_eq!(ended, over.into_iter().map(|(id, ..)| id).collect::<Vec<_>>());
+        let waiting: Vec<u64> = self.reads.iter().map(|(id, ..)| *id).collect();
+        prop_assert_eq!(self.inboxes.waits.keys().map(|id| id.0).collect::<Vec<_>>(), waiting);
+        let owners = self.items.iter().filter_map(|(number, _, by)| Some((*number, (*by)?)));
+        prop_assert_eq!(&self.inboxes.reserved, &owners.collect::<BTreeMap<_, _>>());
+        Ok(())
+    }
+}
+
+proptest! {
+    #[test]
+    fn r55_each_waiting_read_ends_once_as_soon_as_there_is_an_item_that_nobody_else_has_reserved(
+        steps in vec(step(), 1..60)
+    ) {
+        let mut both = Checked::default();
+        for step in &steps {
+            let ended = both.carry_out(step)?;
+            both.check(&ended)?;
+        }
+        for client in 1..4 {
+            let ended = both.carry_out(&Step::Leave { client })?;
+            both.check(&ended)?;
+        }
+        ["a", "b"].map(|session| both.inboxes.remove(session));
+        prop_assert!(is_empty(&both.inboxes), "{:?}", both.inboxes);
+    }
 }

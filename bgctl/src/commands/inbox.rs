@@ -319,6 +319,7 @@ impl Reading {
     /// Prints and acknowledges an item, unless another reader has got it. If this process is killed meanwhile, another
     /// one gets it.
     fn take_reserved(&mut self, item: &InboxItem, context: &mut Context) -> Result<(), Failure> {
+        // Without a reader it must reserve nothing: others would not see the item until this connection has ended.
         check_reader()?;
         let one = InboxAckParams { only: true, ..self.ack(item.number) };
         match context.call::<InboxAck>(&InboxAckParams { reserve: true, ..one.clone() }) {

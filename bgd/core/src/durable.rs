@@ -134,13 +134,14 @@ pub struct Kept {
     pub entering: Vec<Entering>,
     pub groups: Groups,
     pub counters: Counters,
-    /// Whether waits were converted to another clock, so that their rows must be written again.
+    /// Whether waits and run times were converted to another clock, so that their rows must be written again.
     pub is_rebased: bool,
 }
 
 impl Kept {
     /// Converts waits for a monotonic time to a restarted monotonic clock, as after a reboot: the wall clock provides
-    /// the remaining time. As the wall clock may have been set back meanwhile, no wait becomes longer than it was.
+    /// the remaining time, and that of a run. As the wall clock may have been set back meanwhile, no wait becomes longer
+    /// than it was.
     pub fn rebase(&mut self, mono: Mono, wall: Timestamp) {
         let written = self.counters.mono;
         for (_, row) in &mut self.tasks {

@@ -45,6 +45,12 @@ fn is_delayed(plan: &Plan) -> bool {
     plan.not_before.is_some_and(|at| at.mono().is_some())
 }
 
+/// Reports whether a task has something that [`Kept::rebase`] converts: a wait, or the begin of a run, which may go on
+/// elsewhere.
+fn is_timed(task: &Task) -> bool {
+    is_delayed(task.plan()) || matches!(task.state, State::Running { .. } | State::Stopping { .. })
+}
+
 impl Core {
     /// Starts recording changes for [`Self::take_changes`]. What differs from the persisted state that this core was
     /// built from is among the first.
@@ -160,7 +166,7 @@ impl Core {
         let mut seen = SeenValues::default();
         for (ordinal, row) in tasks {
             core.registry.continue_numbering_after(last_named(row.task.plan()));
-            let is_changed = is_rebased && is_delayed(row.task.plan());
+            let is_changed = is_rebased && is_timed(&row.task);
             core.unwritten.extend(is_changed.then_some(ordinal));
             core.add_restored(ordinal, row, &mut seen);
         }

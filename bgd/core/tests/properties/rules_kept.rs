@@ -1,15 +1,18 @@
 //! The persistent state of a durable core, and its use by the next core (R125 to R131).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bgd_core::durable::{Changes, Counters, Kept, TaskRow};
 use bgd_core::{
-    BatchItem, BatchLimits, Command, Core, Effect, Fact, Filter, Input, LeavePolicy, Ordinal, Part, Reply,
-    Request, Selection, StartTime,
+    BatchItem, BatchLimits, Command, Conclusion, Core, Effect, Fact, Filter, Input, LeavePolicy, Ordinal, Part,
+    PlaceFact, Placement, Reply, Request, Selection, StartTime, Verdict,
 };
 use bgd_shared::id::TaskId;
 use bgd_shared::order::{After, Condition};
-use bgd_shared::task::Status;
+use bgd_shared::request::Chosen;
+use bgd_shared::resources::{ExecutorKind, Resources};
+use bgd_shared::task::{Exit, Status};
 use bgd_shared::text::OsText;
 
 use super::support::{Desk, command, ends, exited, id, limits, replies, starts};
@@ -295,4 +298,33 @@ fn r128_waits_converted_after_reboot_are_written_with_the_first_changes() {
     desk.wait(HOUR);
     let late = |task: TaskId| desk.core.get(&task.into()).unwrap().plan().not_before.is_some();
     assert!(!late(id(1)) && !(0..TASKS).any(|number| late(member(number))));
+}
+
+#[test]
+fn run_time_of_a_run_elsewhere_includes_the_time_while_the_machine_was_off_after_another_kill() {
+    const HOUR: u64 = 3_600_000;
+    let (mut desk, mut rows) = durable();
+    let mut command = command(id(1));
+    command.spec.on = Some(Arc::new(Placement {
+        name: "cluster".into(),
+        kind: ExecutorKind::Slurm,
+        resources: Resources::default(),
+        chosen: Chosen::default(),
+    }));
+    desk.ask(Request::Submit(Box::new(command)));
+    // The cluster does not know when: the monotonic clock counts.
+    desk.fact(id(1), Fact::Elsewhere(PlaceFact::Started { at: None }));
+    rows.note(&mut desk);
+
+    let mut kept = rows.kept();
+    desk.now.wall = desk.now.wall.plus_ms(HOUR);
+    kept.rebase(desk.now.mono, desk.now.wall);
+    Rows::start(&mut desk, kept);
+    rows.note(&mut desk);
+
+    // Not rebased: it is the same boot.
+    rows.restart(&mut desk);
+    let (exit, verdict) = (Some(Exit::Code(0)), Verdict::ByExit);
+    desk.fact(id(1), Fact::Elsewhere(PlaceFact::Concluded(Conclusion { exit, verdict, at: None })));
+    assert_eq!((desk.status(id(1)), desk.task(id(1)).run_time.ms()), (Status::Completed, Some(HOUR)));
 }

@@ -20,7 +20,7 @@ pub fn run(args: SignalArgs, context: &mut Context) -> Result<Code, Failure> {
     let is_selected = !args.select.is_empty();
     let ids = pick::each(name, args.select.or_active(), context).map_err(|failure| match failure.code {
         Code::NO_TASK if is_selected => failure.hint(
-            "only running tasks get a signal: `bgctl list` with the same options shows all and their status",
+            "only running tasks get a signal: `bgctl list` with the same options shows each and its status",
         ),
         _ => failure,
     })?;

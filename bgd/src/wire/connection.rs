@@ -327,8 +327,11 @@ impl Connection {
         loop {
             self.client.has_room().await;
             let _passing = self.others.gate.pass().await;
-            // This fails only if the dispatcher has ended; the connection is about to be closed then.
-            let Ok(place) = self.calls.reserve().await else { return true };
+            let Ok(place) = self.calls.reserve().await else {
+                // The dispatcher has ended, and the connection is closed with the daemon, which may take a while: if it
+                // were read meanwhile, nothing would limit what is kept of it.
+                return std::future::pending().await;
+            };
             let next = self.progress.lock().decoder.next_frame();
             match next {
                 Ok(Some(frame)) if self.refuses(&frame) => return false,

@@ -68,3 +68,22 @@ async fn connection_sent_away_while_its_request_waits_for_the_dispatcher_ends() 
     there.read_to_string(&mut text).expect("its end is no error");
     assert_eq!(text, "bye\n");
 }
+
+#[tokio::test]
+async fn connection_is_not_read_between_the_end_of_the_dispatcher_and_that_of_the_daemon() {
+    let (calls, mailbox) = mpsc::channel(1);
+    drop(mailbox);
+    let shared = Shared { calls, silent: Arc::default(), connections: Arc::default() };
+    let (here, _there) = UnixStream::pair().unwrap();
+    let connection = connected(here, &shared);
+    connection.progress.lock().is_known = true;
+    tokio::select! {
+        biased;
+        _ = connection.take_all() => panic!("it would be read without a limit"),
+        () = std::future::ready(()) => {}
+    }
+    let (close, closing) = watched::channel(false);
+    let served = tokio::spawn(connection.serve(closing));
+    close.send_replace(true);
+    tokio::time::timeout(PATIENCE, served).await.expect("it ends").unwrap();
+}

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bgd_core::durable::{Changes, Counters, Kept, TaskRow};
 use bgd_core::{
-    BatchItem, BatchLimits, Command, Conclusion, Core, Effect, Fact, Filter, Input, LeavePolicy, Ordinal, Part,
-    PlaceFact, Placement, Reply, Request, Selection, StartTime, Verdict,
+    BatchItem, BatchLimits, Command, Conclusion, Core, Effect, Fact, Filter, Input, LeavePolicy, Ordinal,
+    Part, PlaceFact, Placement, Reply, Request, Selection, StartTime, Verdict,
 };
 use bgd_shared::id::TaskId;
 use bgd_shared::order::{After, Condition};

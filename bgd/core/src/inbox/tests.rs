@@ -320,7 +320,8 @@ impl Checked {
                 prop_assert_eq!(self.inboxes.reserve(client, session, number), counts);
             }
             Step::Acknowledge { client, session, upto } => {
-                let is_gone = |number, by: Option<u64>| number <= upto && by.is_none_or(|by| by == client);
+                let is_gone =
+                    |number: u64, by: Option<u64>| number <= upto && by.is_none_or(|by| by == client);
                 let counts = self.remove(session, upto, is_gone);
                 prop_assert_eq!(self.inboxes.acknowledge(client, session, upto), counts);
             }
@@ -386,7 +387,9 @@ proptest! {
             let ended = both.carry_out(&Step::Leave { client })?;
             both.check(&ended)?;
         }
-        ["a", "b"].map(|session| both.inboxes.remove(session));
+        for session in ["a", "b"] {
+            both.inboxes.remove(session);
+        }
         prop_assert!(is_empty(&both.inboxes), "{:?}", both.inboxes);
     }
 }

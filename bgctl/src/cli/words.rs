@@ -379,7 +379,7 @@ mod tests {
             ("list --grep _", "--grep <TEXT>"),
             ("clear --tag _", "--tag <TAG>"),
             ("cancel --group _", "--group <NAME>"),
-            ("edit 3f2a -d _", "--description <TEXT>"),
+            ("edit 3f2a --group _", "--group <NAME>"),
             ("inbox --session _", "--session <KEY>"),
             ("handoff --pid 1 --channel _", "--channel <NAME>"),
             ("--socket _ list", "--socket <PATH>"),

@@ -107,6 +107,20 @@ impl Far {
         executable::write(&self.path("ssh"), &text);
     }
 
+    /// Replaces a part of each request on its way, as if the remote machine's daemon were one that doesn't know it.
+    /// Returns the file that lists the requests as they arrive there.
+    #[track_caller]
+    pub fn replace_in_requests(&self, part: &str, other: &str) -> PathBuf {
+        let requests = self.path("requests");
+        // ssh makes its own standard output non-blocking, so it gets a pipe: that of the wrapper is the socket that
+        // sed reads.
+        self.wrap(&format!(
+            "case \"$*\" in *dial*) sed -u 's/{part}/{other}/' | tee -a {} | $SSH \"$@\" | cat; exit;; esac",
+            requests.display()
+        ));
+        requests
+    }
+
     /// Starts each sshd with these words of shell; the default is `exec`.
     #[track_caller]
     pub fn surround(&self, words: &str) {

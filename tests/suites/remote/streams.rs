@@ -237,13 +237,7 @@ fn r141_all_input_is_sent_as_it_arrives_even_in_small_lines() {
 #[test]
 fn r141_input_is_sent_to_a_daemon_that_knows_it_only_as_a_pipe() {
     let far = Far::start();
-    let requests = far.path("requests");
-    // ssh makes its own standard output non-blocking, so it gets a pipe: that of the wrapper is the socket that sed reads.
-    let edit = "sed -u 's/\"stdin\":\"sent\"/\"stdin\":\"unknown\"/'";
-    far.wrap(&format!(
-        "case \"$*\" in *dial*) {edit} | tee -a {} | $SSH \"$@\" | cat; exit;; esac",
-        requests.display()
-    ));
+    let requests = far.replace_in_requests("\"stdin\":\"sent\"", "\"stdin\":\"unknown\"");
     let line = "id=$(echo words | bgctl submit --stdin -- cat) && bgctl block $id >&2 && bgctl output $id";
     assert_eq!(shell(&far, line).success().stdout_text(), "words\n");
     assert_eq!(tasks(&far).len(), 1);

@@ -339,12 +339,7 @@ fn r20_output_so_far_ends_even_if_the_task_writes_faster_than_it_is_read() {
 #[test]
 fn r55_waiting_reader_takes_a_notification_from_a_daemon_that_can_not_reserve_it() {
     let far = Far::start();
-    let requests = far.path("requests");
-    let edit = "sed -u 's/\"reserve\":true/\"unknown\":true/'";
-    far.wrap(&format!(
-        "case \"$*\" in *dial*) {edit} | tee -a {} | $SSH \"$@\" | cat; exit;; esac",
-        requests.display()
-    ));
+    let requests = far.replace_in_requests("\"reserve\":true", "\"unknown\":true");
     let id = far.daemon.submit_in("s", "true");
     far.daemon.block(&[id]);
     says(&far, &["--json", "inbox", "--session", "s", "--wait", "10m", "--ack"], &id.to_string());

@@ -124,7 +124,9 @@ fn stopped_job_waits_beside_prompt_until_resumed() {
     run_line(&mut console, "jobs");
     assert!(console.screen().contains(&format!("{}  running     cat -u", task.id.short())), "{console:?}");
     console.type_line(&format!("fg {}", task.id.short()));
-    console.wait("the terminal of the task", |screen| screen.contents().starts_with("one\none\n"));
+    console.wait("the terminal of the task", |screen| {
+        screen.contents().starts_with("[Ctrl-B] Detach (the task keeps running)\none\none\n")
+    });
     console.type_line("three");
     console.wait_text("three\nthree");
     console.type_keys("\x02");

@@ -75,7 +75,7 @@ fn r169_ids_that_are_on_the_line_are_not_offered_again() {
     daemon.block(&[short, whole, left]);
     let (named, whole) = (short.short(), whole.to_string());
     for (words, place) in [([&*named, &*whole, ""], "4"), (["", &*named, &*whole], "2")] {
-        let mut command = daemon.bgctl(&[&["--", "bgctl", "status"][..], &words].concat());
+        let mut command = daemon.bgctl(&[&["--", "bgctl", "block"][..], &words].concat());
         command.env("BGCTL_COMPLETE", "zsh").env("_CLAP_COMPLETE_INDEX", place).env("_CLAP_IFS", "\n");
         let found = in_time(|| Outcome::of(&mut command).success().stdout_text(), |found| !found.is_empty());
         assert!(found.starts_with(&left.short()) && found.trim_end().lines().count() == 1, "{found}");

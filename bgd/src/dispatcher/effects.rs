@@ -18,9 +18,7 @@ use crate::wire::view;
 impl Dispatcher {
     /// Applies the effects of a step of the core.
     pub(super) fn apply(&mut self, mut effects: Vec<Effect>) {
-        self.correct_waits(&mut effects);
-        self.note_freed(&effects);
-        self.note_reported(&effects);
+        self.prepare(&mut effects);
         let (mut forgotten, mut clears) = (Vec::new(), Vec::new());
         let (mut done, mut is_signal, mut ended) = (Vec::new(), false, Vec::new());
         for effect in effects {
@@ -87,6 +85,13 @@ impl Dispatcher {
             // The task's start may hang; calls no longer wait for it.
             self.act_on_early(task);
         }
+    }
+
+    /// Corrects the times in these effects, and notes what they free and report.
+    fn prepare(&mut self, effects: &mut [Effect]) {
+        self.correct_waits(effects);
+        self.note_freed(effects);
+        self.note_reported(effects);
     }
 
     /// Reports whether the output of a cleared task may be removed at once: not if a notice is still to be read, which is

@@ -427,8 +427,7 @@ impl Run {
         };
         if is_latest && stage == Stage::Waiting && self.stage == Stage::Waiting {
             let reason = why_it_waits(task);
-            if self.reason.as_ref() != Some(&reason) {
-                self.reason = Some(reason.clone());
+            if self.note_reason(&reason) {
                 facts.push(Fact::Elsewhere(PlaceFact::Waiting { reason }));
             }
         }

@@ -357,6 +357,29 @@ fn gives_up_first_attempt(site: &Site) -> (TaskId, String) {
 }
 
 #[test]
+fn r150_order_for_job_that_can_not_be_changed_now_is_repeated_as_root() {
+    let site = Site::start();
+    site.running(site.submit(&["--cpus", "16"], "exec sleep 1000"));
+    let second = site.submit(&["--cpus", "16"], "true");
+    let (id, job) = (second.to_string(), site.job(second));
+    let tried = site.daemon.home().join("tried");
+    let fails = format!(
+        "case $1 in uhold|update) [ -e {0} ] || {{ touch {0}; \
+         echo \"Job update not available right now, the DB index is being set, try again in a bit for job {job}\" >&2; \
+         exit 1; }};; esac",
+        tried.display()
+    );
+    site.cluster.programs().before("scontrol", &fails);
+    site.run(&["hold", &id]).success();
+    assert_eq!(site.cluster.field(&job, "Reason").as_deref(), Some("JobHeldUser"));
+    fs::remove_file(&tried).unwrap();
+    site.run(&["edit", &id, "--priority", "-7"]).success();
+    assert_eq!(site.cluster.field(&job, "Nice").as_deref(), Some("7"));
+    let task = site.daemon.task(second);
+    assert_eq!((task.priority, task.elsewhere.unwrap().refused), (-7, None));
+}
+
+#[test]
 fn r151_job_of_attempt_that_was_given_up_is_ended_as_root() {
     let site = Site::start();
     let (id, job) = gives_up_first_attempt(&site);

@@ -64,6 +64,11 @@ impl Action {
         }
     }
 
+    /// Returns whether doing it twice has the effect of doing it once.
+    pub const fn is_idempotent(self) -> bool {
+        matches!(self, Self::Hold { .. } | Self::Nice { .. })
+    }
+
     /// Returns whether the action ends the job.
     pub const fn ends(self) -> bool {
         matches!(self, Self::Cancel | Self::Kill | Self::End(_))
@@ -83,6 +88,8 @@ pub struct JobAction {
     pub since: Instant,
     /// Whether Slurm itself must check the job's name.
     pub by_name: bool,
+    /// How often it was repeated because the job could not be changed at that moment.
+    pub repeats: u8,
     /// Dropped when the order is done.
     pub done: Option<DoneSender>,
 }
@@ -180,7 +187,7 @@ mod tests {
 
     fn act(action: Action, number: u32, since: Instant) -> JobAction {
         let (task, id) = (TaskId::from_u128(number.into()), JobId { job: number.into(), index: None });
-        JobAction { action, task, run: 1, id, key: "k".into(), since, by_name: false, done: None }
+        JobAction { action, task, run: 1, id, key: "k".into(), since, by_name: false, repeats: 0, done: None }
     }
 
     fn jobs(actions: &[JobAction]) -> Vec<u64> {

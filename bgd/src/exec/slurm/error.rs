@@ -162,6 +162,15 @@ pub fn is_about_dependency(why: &str) -> bool {
     why.contains("dependency") || why.contains("Invalid job id")
 }
 
+/// Messages about jobs that can't be changed at the moment.
+const BUSY: [&str; 2] =
+    ["Job can not be altered now, try again later", "the DB index is being set, try again"];
+
+/// Returns whether a change was refused for a reason that passes within moments.
+pub fn is_about_moment(why: &str) -> bool {
+    BUSY.iter().any(|text| why.contains(text))
+}
+
 /// Returns a command's standard error as one sentence, without the name of the command.
 pub fn message(stderr: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
@@ -230,6 +239,18 @@ mod tests {
         for why in ["Access/permission denied", "Requested nodes not in this partition", "Invalid qos"] {
             assert!(matches!(failed(why), CommandError::Refused(_)), "{why}");
         }
+    }
+
+    #[test]
+    fn r150_job_that_can_not_be_changed_now_is_changed_later() {
+        for text in [
+            "slurm_update error: Job update not available right now, the DB index is being set, try again in a bit\n",
+            "Job can not be altered now, try again later for job 7\n",
+        ] {
+            let CommandError::Refused(why) = of(text) else { panic!("{text}") };
+            assert!(is_about_moment(&why), "{why}");
+        }
+        assert!(!is_about_moment("Access/permission denied"));
     }
 
     #[test]

@@ -13,10 +13,14 @@ use crate::exec::executor::DoneSender;
 use crate::exec::host::{SIGKILL, SIGTERM};
 use crate::exec::slurm::actions::{Action, JobAction};
 use crate::exec::slurm::batch::JobRequest;
-use crate::exec::slurm::error::CommandError;
+use crate::exec::slurm::error::{self, CommandError};
 use crate::exec::slurm::job::{self, JobId};
 use crate::exec::slurm::parse;
 use crate::exec::slurm::run::Run;
+
+/// How often an order is repeated for a job that can't be changed at the moment. Slurm itself waits for up to 5 s each
+/// time.
+const REPEATS: u8 = 10;
 
 /// Why a priority above 0 is refused.
 pub(super) const ONLY_LOWER: &str = "a cluster lets its users only lower a priority: use 0 to -100";
@@ -52,7 +56,17 @@ impl Cluster {
         if matches!(action, Action::Pause(_)) {
             run.orders_pause();
         }
-        let act = JobAction { action, task, run: run.number, id, key, since: now, by_name: false, done };
+        let act = JobAction {
+            action,
+            task,
+            run: run.number,
+            id,
+            key,
+            since: now,
+            by_name: false,
+            repeats: 0,
+            done,
+        };
         self.actions.add(act, run.listed_at());
         if self.actions.has_doubts() {
             self.pace.ask_now(now);
@@ -201,7 +215,14 @@ impl Cluster {
             Err(CommandError::Refused(why)) => Some(why.clone()),
         };
         let is_passing = self.reach.why().is_some();
-        for JobAction { action, task, run: number, done, .. } in actions {
+        let is_busy = matches!(result, Err(CommandError::Refused(why)) if error::is_about_moment(why));
+        for act in actions {
+            if is_busy && act.action.is_idempotent() && act.repeats < REPEATS {
+                // The cluster's next answer confirms the job again, which spaces the repetitions.
+                self.actions.add(JobAction { since: now, repeats: act.repeats + 1, ..act }, None);
+                continue;
+            }
+            let JobAction { action, task, run: number, done, .. } = act;
             let task = self.name_of(task, number);
             let mut run = self.runs.get_mut(&task).filter(|run| run.number == number && !run.is_concluded);
             let pause = match (action, &mut run) {

@@ -7,7 +7,6 @@ use bgd_shared::id::TaskId;
 use bgd_shared::order::{CancelReason, WaitingFor};
 use bgd_shared::request::{GroupListResult, ListResult, TaskResult, TasksResult};
 use bgd_shared::task::{Status, Task};
-use bgd_tests::templates::Gate;
 use bgd_tests::{Outcome, Terminal, TestDaemon};
 use serde_json::Value;
 
@@ -499,11 +498,7 @@ fn r107_edit_that_cancels_a_task_at_once_says_why() {
 fn r110_block_until_ready_names_tasks_that_ended_without_being_ready() {
     let daemon = TestDaemon::start();
     let ended = submitted(&daemon, &["--ready", "line:up", "--", "true"]);
-    let mut gate = Gate::new(daemon.home(), "gate");
-    let wait = format!("echo up; read _ <{}/gate", daemon.home().display());
-    let ready = submitted(&daemon, &["--ready", "line:up", "--shell", &wait]);
-    run(&daemon, &["block", "--until", "ready", &ready.to_string()]).success();
-    gate.open();
+    let ready = submitted(&daemon, &["--ready", "line:up", "--", "echo", "up"]);
     let late = submitted(&daemon, &["--ready", "line:up", "--ready-timeout", "1ms", "--", "sleep", "1000"]);
     daemon.block(&[ended, ready, late]);
     let ids = [ended, ready, late].map(|id| id.to_string());

@@ -382,6 +382,36 @@ fn r110_task_that_ends_first_was_never_ready() {
     assert_eq!(notify_sockets(&daemon).len(), 0);
 }
 
+/// Whether it was ready decides whether the tasks after it run.
+#[test]
+fn r110_task_that_becomes_ready_and_ends_at_once_was_ready() {
+    let daemon = TestDaemon::start();
+    fs::write(daemon.home().join("notify.py"), format!("{NOTIFY}\nsender.send(b'READY=1')\n")).unwrap();
+    let mut watch = daemon.watch();
+    let is_so = |params: &SubmitParams, watch: &mut bgd_tests::Watch| {
+        let id = daemon.submit_with(params).id;
+        let is_news = |kind: EventKind| kind == EventKind::Ready || kind.is_terminal();
+        let first = watch.until(|event| event.task.id == id && is_news(event.kind));
+        assert_eq!(first.kind, EventKind::Ready, "{params:?}");
+        let end = watch.until(|event| event.task.id == id && event.kind.is_terminal());
+        assert_eq!(end.task.ready_at, first.task.ready_at);
+    };
+    let says = "echo Listening on 1";
+    for round in 0..5 {
+        is_so(&shell(&daemon, says, LINE), &mut watch);
+        let split = SubmitParams { split: true, ..shell(&daemon, &format!("{says} >&2"), LINE) };
+        is_so(&split, &mut watch);
+        let pty = Some(TerminalSize { rows: 24, cols: 80 });
+        is_so(&SubmitParams { pty, ..shell(&daemon, says, LINE) }, &mut watch);
+        let much = format!("head -c 3000000 /dev/zero | tr '\\0' x; echo; {says}");
+        is_so(&shell(&daemon, &much, LINE), &mut watch);
+        let file = format!("there-{round}");
+        is_so(&shell(&daemon, &format!("touch {file}"), &format!("file:{file}")), &mut watch);
+        is_so(&shell(&daemon, "python3 notify.py", "notify"), &mut watch);
+        is_so(&shell(&daemon, "exec python3 notify.py", "notify"), &mut watch);
+    }
+}
+
 #[test]
 fn r110_concurrent_tasks_become_ready_separately() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 4").start();

@@ -312,6 +312,16 @@ fn r148_requeued_task_becomes_ready_by_output_of_new_run_as_root() {
 }
 
 #[test]
+fn r148_job_that_prints_its_ready_line_and_ends_at_once_was_ready_as_root() {
+    for site in [Site::start(), Site::far(Builder::default())] {
+        let id = site.submit(&["--ready", "line:^up"], "echo up");
+        let after = site.submit(&["--after", &format!("{id}:ready")], "echo after");
+        assert_eq!(site.ended(after).status, Status::Completed);
+        assert!(site.daemon.task(id).ready_at.is_some());
+    }
+}
+
+#[test]
 fn r148_out_of_memory_job_fails_with_memory_cause_as_root() {
     let site = Site::of(Builder::default().memory_limits(), "");
     let line = "exec perl -e 'my $x = q(x) x 200_000_000; sleep 1000'";

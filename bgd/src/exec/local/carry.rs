@@ -245,9 +245,11 @@ impl ProcessState {
         // Last, as any later failure would leave the file of its socket behind.
         let of_probe = (run, tree.clone(), context.clone());
         let probe = probe.map(|probe| Probe::restore(probe, received, of_probe)).transpose()?;
+        let (probe, last_look) = probe.unzip();
         let (reported, is_left) = (progress.reported.clone(), progress.is_left);
         let handed = is_handed.then_some(Handed { drains, terminal, reported, is_left });
-        processes.supervise(run, tree, split, pidfd, SupervisorStart { input, job, handed, progress });
+        let begins = SupervisorStart { input, job, handed, last_look, progress };
+        processes.supervise(run, tree, split, pidfd, begins);
         if let Some(supervised) = processes.supervised.get_mut(&task) {
             (supervised.probe, supervised.unread) = (probe, unread);
         }

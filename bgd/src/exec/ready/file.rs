@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
-use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use super::looks::Looks;
 use super::pauses::Pauses;
 use crate::exec::threads::workers::Workers;
 use crate::os::watch::{self, Changes};
@@ -17,36 +17,47 @@ use crate::os::watch::{self, Changes};
 /// another machine creates the file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Waits until there is a file at this path. Watches its folder as soon as the folder exists. Notifies `looked` when
+/// Waits until there is a file at this path. Watches its folder as soon as the folder exists. Reports to `looks` when
 /// there is none.
-pub async fn until_there(path: PathBuf, workers: &Workers, looked: &Notify) {
+pub async fn until_there(path: PathBuf, workers: &Workers, looks: &Looks) {
     let mut pauses = Pauses::new();
     loop {
         let folder = path.parent().unwrap_or(&path).to_path_buf();
         // The file may be on a disk that does not respond.
         let watched = workers.ready_file(move || inotify_of(&folder)).await;
         let watched = watched.and_then(Result::ok).and_then(|inotify| watch::changes(inotify).ok());
-        if is_there(&path, workers).await {
+        if is_there(&path, workers, looks).await {
             return;
         }
-        looked.notify_one();
         let Some(changes) = watched else {
-            pauses.pause().await;
+            pauses.pause_unless_due(looks).await;
             continue;
         };
-        while timeout(LOOK_EVERY, wait_for_change(&changes)).await != Ok(false) {
-            if is_there(&path, workers).await {
+        while may_have_come(&changes, looks).await {
+            if is_there(&path, workers, looks).await {
                 return;
             }
         }
         // The folder is gone or was replaced, which may repeat forever.
-        pauses.pause().await;
+        pauses.pause_unless_due(looks).await;
     }
 }
 
-async fn is_there(path: &Path, workers: &Workers) -> bool {
-    let path = path.to_path_buf();
-    workers.ready_file(move || path.exists()).await == Some(true)
+async fn is_there(path: &Path, workers: &Workers, looks: &Looks) -> bool {
+    let (look, path) = (looks.begin(), path.to_path_buf());
+    let is_there = workers.ready_file(move || path.exists()).await == Some(true);
+    if !is_there {
+        looks.note_vain(look);
+    }
+    is_there
+}
+
+/// Waits until it is time to look. Returns false if the folder is no longer watched.
+async fn may_have_come(changes: &AsyncFd<Changes>, looks: &Looks) -> bool {
+    tokio::select! {
+        goes_on = timeout(LOOK_EVERY, wait_for_change(changes)) => goes_on != Ok(false),
+        () = looks.until_due() => true,
+    }
 }
 
 fn inotify_of(folder: &Path) -> io::Result<Inotify> {
@@ -86,9 +97,9 @@ mod tests {
         let hung = Arc::new(Mutex::new(Vec::<Job>::new()));
         let all = Arc::clone(&hung);
         let workers = Workers::simulated(move |job| all.lock().unwrap().push(job));
-        let looked = Notify::new();
+        let looks = Looks::default();
         let mut conditions: Vec<_> =
-            (0..40).map(|_| Box::pin(until_there("/nothing/here".into(), &workers, &looked))).collect();
+            (0..40).map(|_| Box::pin(until_there("/nothing/here".into(), &workers, &looks))).collect();
         for condition in &mut conditions {
             assert!(timeout(Duration::ZERO, condition).await.is_err());
         }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use bgd_shared::ready::{LineSearch, line_regex};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
-use tokio::sync::Notify;
 
+use super::looks::Looks;
 use super::pauses::Pauses;
 use crate::exec::output::OutputFiles;
 use crate::exec::threads::workers::Workers;
@@ -106,61 +106,75 @@ enum Disk {
     Foreign,
 }
 
-/// Waits until a line matches. Notifies `looked` whenever everything written was searched in vain.
-pub async fn until_found(pattern: &str, streams: Streams, workers: &Workers, looked: &Notify) {
+/// Waits until a line matches. Reports to `looks` whenever everything written was searched in vain.
+pub async fn until_found(pattern: &str, streams: Streams, workers: &Workers, looks: &Looks) {
     let changes = changes_of(&streams).inspect_err(|error| tracing::debug!(%error, "output is polled"));
-    look_until_found(pattern, streams, (workers, Disk::Own), (changes.ok(), looked)).await;
+    look_until_found(pattern, streams, (workers, Disk::Own), (changes.ok(), looks)).await;
 }
 
 /// Like [`until_found`], for files that other machines write, which cause no events.
-pub async fn until_found_from_afar(pattern: &str, streams: Streams, workers: &Workers, looked: &Notify) {
-    look_until_found(pattern, streams, (workers, Disk::Foreign), (None, looked)).await;
+pub async fn until_found_from_afar(pattern: &str, streams: Streams, workers: &Workers, looks: &Looks) {
+    look_until_found(pattern, streams, (workers, Disk::Foreign), (None, looks)).await;
 }
 
 async fn look_until_found(
     pattern: &str,
     mut streams: Streams,
     (workers, disk): (&Workers, Disk),
-    (changes, looked): (Option<AsyncFd<Changes>>, &Notify),
+    (changes, looks): (Option<AsyncFd<Changes>>, &Looks),
 ) {
     let pattern = Arc::<str>::from(pattern);
     let mut pauses = Pauses::new();
     loop {
+        let begun = looks.begin();
         let wanted = Arc::clone(&pattern);
         let look = move || (streams.look(&wanted), streams);
         let found = match disk {
             Disk::Own => workers.run(look).await,
             Disk::Foreign => workers.ready_line(look).await,
         };
-        let Some((found, back)) = found else { return std::future::pending().await };
+        let Some((found, back)) = found else { return never(looks).await };
         streams = back;
         match found {
             Ok(Found::Line) => return,
             Ok(Found::More) => continue,
             Ok(Found::Nothing) => {
-                looked.notify_one();
+                looks.note_vain(begun);
                 pauses = Pauses::new();
             }
             Err(error) if is_final(&error, changes.is_some()) => {
-                looked.notify_one();
                 tracing::warn!(%error, "the output of a task can't be searched");
-                return std::future::pending().await;
+                return never(looks).await;
             }
             // The file may be on a server that can't be reached for a moment.
             Err(error) => {
                 tracing::debug!(%error, "the output of a task can't be searched at the moment");
-                pauses.pause().await;
+                pauses.pause_unless_due(looks).await;
                 continue;
             }
         }
-        match &changes {
-            Some(changes) => {
-                tokio::time::sleep(REST).await;
-                wait_for_change(changes).await;
-            }
-            None => tokio::time::sleep(TICK).await,
+        tokio::select! {
+            () = until_changed(changes.as_ref()) => {}
+            () = looks.until_due() => {}
         }
     }
+}
+
+/// Waits until there may be more to search.
+async fn until_changed(changes: Option<&AsyncFd<Changes>>) {
+    match changes {
+        Some(changes) => {
+            tokio::time::sleep(REST).await;
+            wait_for_change(changes).await;
+        }
+        None => tokio::time::sleep(TICK).await,
+    }
+}
+
+/// Looks no more.
+async fn never(looks: &Looks) {
+    looks.give_up();
+    std::future::pending::<()>().await;
 }
 
 /// Reports whether another look is pointless: the pattern is invalid, or the file was removed although there are events
@@ -209,8 +223,8 @@ mod tests {
             fs::rename(&next, &path).unwrap();
         });
         let workers = Workers::start().unwrap();
-        let looked = Notify::new();
-        let found = until_found_from_afar("up", streams, &workers, &looked);
+        let looks = Looks::default();
+        let found = until_found_from_afar("up", streams, &workers, &looks);
         timeout(Duration::from_mins(1), found).await.expect("the line is found");
         mended.await.unwrap();
     }
@@ -222,9 +236,9 @@ mod tests {
         let all = Arc::clone(&hung);
         let workers = Workers::simulated(move |job| all.lock().unwrap().push(job));
         let streams = || Streams(vec![Stream { path: "/far".into(), offset: 0, size: 0, search: None }]);
-        let looked = Notify::new();
+        let looks = Looks::default();
         let mut searches: Vec<_> =
-            (0..40).map(|_| Box::pin(until_found_from_afar("up", streams(), &workers, &looked))).collect();
+            (0..40).map(|_| Box::pin(until_found_from_afar("up", streams(), &workers, &looks))).collect();
         for search in &mut searches {
             assert!(timeout(Duration::ZERO, search).await.is_err());
         }

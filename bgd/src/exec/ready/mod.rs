@@ -3,6 +3,7 @@
 
 mod file;
 mod line;
+mod looks;
 mod net;
 mod notify;
 mod pauses;
@@ -19,10 +20,12 @@ use bgd_shared::ready::Ready;
 use bgd_shared::text::OsText;
 use futures_util::FutureExt as _;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Notify;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use self::line::Streams;
+pub use self::looks::LastLook;
+use self::looks::{LastLookRequest, Looks};
 use super::awaited::{Awaited, NotifySocket};
 use super::context::Context;
 use super::output::OutputFiles;
@@ -89,8 +92,9 @@ impl ProbeState {
     }
 }
 
-/// Waits until a process is ready or the timeout expires, and reports the outcome to the dispatcher.
-pub fn watch(awaited: Awaited, run: u32, tree: Tree, context: Context) -> Probe {
+/// Waits until a process is ready or the timeout expires, and reports the outcome to the dispatcher. The second value
+/// asks for a last look when the process has ended.
+pub fn watch(awaited: Awaited, run: u32, tree: Tree, context: Context) -> (Probe, LastLook) {
     let deadline = awaited.timeout.map(|timeout| Instant::now() + timeout);
     Probe::start(awaited, deadline, Before::Nothing, (run, tree, context))
 }
@@ -110,27 +114,34 @@ impl Probe {
         deadline: Option<Instant>,
         before: Before,
         (run, tree, context): (u32, Tree, Context),
-    ) -> Self {
+    ) -> (Self, LastLook) {
+        let (last_look, mut ended) = LastLook::new();
         let was_reported = before == Before::Reported;
         let (awaited, is_reported) = (Arc::new(awaited), Arc::new(AtomicBool::new(was_reported)));
         let (about, reported) = (Arc::clone(&awaited), Arc::clone(&is_reported));
         let job = Job::start(async move {
             if !was_reported {
-                let looked = Notify::new();
-                let is_ready = tokio::select! {
+                let (looks, mut requester) = (Looks::default(), None);
+                let fact = tokio::select! {
                     biased;
-                    () = until_ready(&about, &tree, &context, &looked) => true,
-                    () = until_late(deadline, before, &looked) => false,
+                    () = until_ready(&about, &tree, &context, &looks) => Some(Fact::Ready),
+                    () = until_late(deadline, before, &looks) => Some(Fact::NotReady),
+                    () = until_ended(&mut ended, &mut requester, &about.ready, &looks) => None,
                 };
                 // In this order, as the dispatcher may receive the report twice, but must not miss it.
-                context.facts.send(tree.task, run, if is_ready { Fact::Ready } else { Fact::NotReady });
-                reported.store(true, Ordering::Relaxed);
+                if let Some(fact) = fact {
+                    context.facts.send(tree.task, run, fact);
+                    reported.store(true, Ordering::Relaxed);
+                }
+                // Not before the report, which thus precedes that of the end.
+                drop(requester);
             }
+            drop(ended);
             if let Some(socket) = &about.socket {
                 notify::drain(socket).await;
             }
         });
-        Self { awaited, deadline, is_reported, _job: job }
+        (Self { awaited, deadline, is_reported, _job: job }, last_look)
     }
 
     /// Returns the socket on which the process reports that it is ready, if it has one.
@@ -168,7 +179,7 @@ impl Probe {
         state: ProbeState,
         received: &mut ReceivedFds,
         (run, tree, context): (u32, Tree, Context),
-    ) -> io::Result<Self> {
+    ) -> io::Result<(Self, LastLook)> {
         let ProbeState { ready, deadline, is_reported, folder, sizes, socket } = state;
         let socket = socket.map(|(path, fd)| {
             Ok::<_, io::Error>(NotifySocket::restore(path.as_os_str().into(), received.take(fd)?))
@@ -182,7 +193,7 @@ impl Probe {
 
 /// Waits for the deadline, and then for a look if nobody has looked for a time: the process may have become ready in
 /// time. That is so after the check was taken over from another program, and after the daemon stood still.
-async fn until_late(deadline: Option<Instant>, before: Before, looked: &Notify) {
+async fn until_late(deadline: Option<Instant>, before: Before, looks: &Looks) {
     let Some(deadline) = deadline else { return std::future::pending().await };
     let begin = Instant::now();
     let latest = deadline.max(begin + LOOK_PATIENCE);
@@ -190,7 +201,7 @@ async fn until_late(deadline: Option<Instant>, before: Before, looked: &Notify) 
     let now = Instant::now();
     let stood_still = now > deadline.max(begin) + STANDSTILL;
     // A look before the standstill says nothing about it.
-    let has_looked = stood_still && looked.notified().now_or_never().is_some();
+    let has_looked = stood_still && looks.until_vain().now_or_never().is_some();
     let until = if before == Before::Begun && !has_looked {
         latest
     } else if stood_still {
@@ -198,7 +209,25 @@ async fn until_late(deadline: Option<Instant>, before: Before, looked: &Notify) 
     } else {
         return;
     };
-    let _ = timeout_at(until, looked.notified()).await;
+    let _ = timeout_at(until, looks.until_vain()).await;
+}
+
+/// Waits until the process has ended and a look after that was in vain. Notes who requested that look, and waits.
+async fn until_ended(
+    ended: &mut LastLookRequest,
+    requester: &mut Option<oneshot::Sender<()>>,
+    ready: &Ready,
+    looks: &Looks,
+) {
+    match ended.await {
+        Ok(done) => *requester = Some(done),
+        Err(_) => return std::future::pending().await,
+    }
+    match ready {
+        Ready::Line(_) | Ready::File(_) | Ready::Notify => looks.look_once_more().await,
+        // Nothing answers for a process that has ended.
+        Ready::Tcp { .. } | Ready::Http(_) => {}
+    }
 }
 
 /// Waits for a line in the output of a run on another machine, which shares its files with this one, or until the
@@ -210,35 +239,58 @@ pub fn watch_line(
     timeout: Option<Duration>,
     (task, run): (TaskId, u32),
     context: Context,
-) -> Job {
+) -> LineWatch {
+    let ready = Ready::Line(pattern.into());
     let pattern = Box::<str>::from(pattern);
-    Job::start(async move {
+    let (last_look, mut ended) = LastLook::new();
+    let job = Job::start(async move {
         let streams = Streams::new(&files, sizes);
-        let (deadline, looked) = (timeout.map(|timeout| Instant::now() + timeout), Notify::new());
-        let is_ready = tokio::select! {
+        let (deadline, looks) = (timeout.map(|timeout| Instant::now() + timeout), Looks::default());
+        let mut requester = None;
+        let fact = tokio::select! {
             biased;
-            () = line::until_found_from_afar(&pattern, streams, &context.workers, &looked) => true,
-            () = until_late(deadline, Before::Nothing, &looked) => false,
+            () = line::until_found_from_afar(&pattern, streams, &context.workers, &looks) => Some(Fact::Ready),
+            () = until_late(deadline, Before::Nothing, &looks) => Some(Fact::NotReady),
+            () = until_ended(&mut ended, &mut requester, &ready, &looks) => None,
         };
-        context.facts.send(task, run, if is_ready { Fact::Ready } else { Fact::NotReady });
-    })
+        if let Some(fact) = fact {
+            context.facts.send(task, run, fact);
+        }
+        // Not before the report, which thus precedes that of the end.
+        drop(requester);
+    });
+    LineWatch { _job: job, last_look }
 }
 
-/// Waits until a process is ready. Notifies `looked` whenever everything there is was looked at in vain.
-async fn until_ready(awaited: &Awaited, tree: &Tree, context: &Context, looked: &Notify) {
+/// A watch for a line in the output of a run elsewhere. Dropping it ends it.
+#[derive(Debug)]
+pub struct LineWatch {
+    _job: Job,
+    last_look: LastLook,
+}
+
+impl LineWatch {
+    /// Looks once more, as the run has ended and its output is complete.
+    pub async fn finish(self) {
+        self.last_look.take().await;
+    }
+}
+
+/// Waits until a process is ready. Reports each look in vain to `looks`.
+async fn until_ready(awaited: &Awaited, tree: &Tree, context: &Context, looks: &Looks) {
     match &awaited.ready {
         Ready::Line(pattern) => {
             let streams = Streams::new(&tree.files, awaited.sizes);
-            line::until_found(pattern, streams, &context.workers, looked).await;
+            line::until_found(pattern, streams, &context.workers, looks).await;
         }
-        Ready::Tcp { host, port } => net::until_connected(host.as_deref(), *port, looked).await,
-        Ready::Http(url) => net::until_answered(url, looked).await,
+        Ready::Tcp { host, port } => net::until_connected(host.as_deref(), *port, looks).await,
+        Ready::Http(url) => net::until_answered(url, looks).await,
         Ready::File(path) => {
             let folder = Path::new(awaited.folder.as_os_str());
-            file::until_there(folder.join(&**path), &context.workers, looked).await;
+            file::until_there(folder.join(&**path), &context.workers, looks).await;
         }
         Ready::Notify => match &awaited.socket {
-            Some(socket) => notify::until_notified(socket, tree, &context.workers, looked).await,
+            Some(socket) => notify::until_notified(socket, tree, &context.workers, looks).await,
             None => std::future::pending().await,
         },
     }

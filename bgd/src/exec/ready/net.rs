@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use bgd_shared::ready::HttpUrl;
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
 
+use super::looks::Looks;
 use super::pauses::Pauses;
 use crate::exec::http::Http;
 
 /// The timeout of one attempt.
 const TRY: Duration = Duration::from_secs(5);
 
-/// Waits until this port accepts a connection; on this machine if there is no host. Notifies `looked` when it does not.
-pub async fn until_connected(host: Option<&str>, port: u16, looked: &Notify) {
+/// Waits until this port accepts a connection; on this machine if there is no host. Reports to `looks` when it does not.
+pub async fn until_connected(host: Option<&str>, port: u16, looks: &Looks) {
     let mut pauses = Pauses::new();
     while !matches!(tokio::time::timeout(TRY, connects(host, port)).await, Ok(true)) {
-        looked.notify_one();
+        looks.note_vain(looks.begin());
         pauses.pause().await;
     }
 }
@@ -41,8 +41,8 @@ fn is_of_another(connected: io::Result<TcpStream>) -> bool {
     })
 }
 
-/// Waits until a GET of this URL is answered with a status from 200 to 399. Notifies `looked` when it is not.
-pub async fn until_answered(url: &HttpUrl, looked: &Notify) {
+/// Waits until a GET of this URL is answered with a status from 200 to 399. Reports to `looks` when it is not.
+pub async fn until_answered(url: &HttpUrl, looks: &Looks) {
     let http = match Http::new(&url.origin, None) {
         Ok(http) => http,
         // The URL was validated when it was submitted.
@@ -59,7 +59,7 @@ pub async fn until_answered(url: &HttpUrl, looked: &Notify) {
         {
             return;
         }
-        looked.notify_one();
+        looks.note_vain(looks.begin());
         pauses.pause().await;
     }
 }

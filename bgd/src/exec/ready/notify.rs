@@ -7,8 +7,8 @@ use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg};
 use tokio::io::unix::AsyncFd;
-use tokio::sync::Notify;
 
+use super::looks::Looks;
 use crate::exec::awaited::NotifySocket;
 use crate::exec::threads::workers::Workers;
 use crate::exec::tree::Tree;
@@ -21,18 +21,22 @@ const MESSAGE_BYTES: usize = 4096;
 const MESSAGE_FDS: usize = 253;
 
 /// Waits until a process of this tree reports that it is ready. Leaves that message in the socket for [`drain`]: if
-/// another program takes over before the dispatcher is notified, it finds the message there. Notifies `looked` when no
+/// another program takes over before the dispatcher is notified, it finds the message there. Reports to `looks` when no
 /// message is left.
-pub async fn until_notified(socket: &NotifySocket, tree: &Tree, workers: &Workers, looked: &Notify) {
-    let Some(messages) = messages(socket) else { return std::future::pending().await };
+pub async fn until_notified(socket: &NotifySocket, tree: &Tree, workers: &Workers, looks: &Looks) {
+    let Some(messages) = messages(socket) else {
+        looks.give_up();
+        return std::future::pending().await;
+    };
     // Of a socket that was empty from the beginning, the runtime reports nothing.
+    let look = looks.begin();
     if receive(messages.get_ref(), MsgFlags::MSG_PEEK).is_err() {
-        looked.notify_one();
+        looks.note_vain(look);
     }
     loop {
-        let message = next(&messages, MsgFlags::MSG_PEEK, looked).await;
+        let message = next(&messages, MsgFlags::MSG_PEEK, looks).await;
         if !message.says_ready() {
-            next(&messages, MsgFlags::empty(), looked).await;
+            next(&messages, MsgFlags::empty(), looks).await;
             continue;
         }
         let (tree, sender) = (tree.clone(), message.sender);
@@ -41,16 +45,16 @@ pub async fn until_notified(socket: &NotifySocket, tree: &Tree, workers: &Worker
             return;
         }
         tracing::info!(sender, "a process of another task says that this one is ready");
-        next(&messages, MsgFlags::empty(), looked).await;
+        next(&messages, MsgFlags::empty(), looks).await;
     }
 }
 
 /// Reads and drops all further messages, forever, so that no sender blocks.
 pub async fn drain(socket: &NotifySocket) {
     if let Some(messages) = messages(socket) {
-        let looked = Notify::new();
+        let looks = Looks::default();
         loop {
-            next(&messages, MsgFlags::empty(), &looked).await;
+            next(&messages, MsgFlags::empty(), &looks).await;
         }
     }
 }
@@ -72,19 +76,33 @@ impl Message {
     }
 }
 
-/// Waits for the next message, and removes it from the socket unless the flags prevent that. Notifies `looked` when there
-/// is none left.
-async fn next(messages: &AsyncFd<OwnedFd>, flags: MsgFlags, looked: &Notify) -> Message {
+/// Waits for the next message, and removes it from the socket unless the flags prevent that. Reports to `looks` when
+/// there is none left.
+async fn next(messages: &AsyncFd<OwnedFd>, flags: MsgFlags, looks: &Looks) -> Message {
     loop {
-        let Ok(mut ready) = messages.readable().await else { return std::future::pending().await };
-        match ready.try_io(|socket| receive(socket.get_ref(), flags)) {
-            Ok(Ok(message)) => return message,
-            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-            Ok(Err(error)) => {
+        let mut ready = tokio::select! {
+            ready = messages.readable() => match ready {
+                Ok(ready) => Some(ready),
+                Err(_) => return std::future::pending().await,
+            },
+            () = looks.until_due() => None,
+        };
+        let look = looks.begin();
+        let received = receive(messages.get_ref(), flags);
+        match received {
+            Ok(message) => return message,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if let Some(ready) = &mut ready {
+                    ready.clear_ready();
+                }
+                looks.note_vain(look);
+            }
+            Err(error) => {
                 tracing::warn!(%error, "a notification can't be read");
+                looks.give_up();
                 return std::future::pending().await;
             }
-            Err(_would_block) => looked.notify_one(),
         }
     }
 }

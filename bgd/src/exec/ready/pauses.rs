@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::looks::Looks;
+
 /// The delays between looks where no event exists: 100 ms at first, growing to 1 s.
 #[derive(Debug)]
 pub struct Pauses(Duration);
@@ -18,5 +20,13 @@ impl Pauses {
     pub async fn pause(&mut self) {
         tokio::time::sleep(self.0).await;
         self.0 = (self.0 * 3 / 2).min(Self::LAST);
+    }
+
+    /// Sleeps for the next delay, or until the last look is due.
+    pub async fn pause_unless_due(&mut self, looks: &Looks) {
+        tokio::select! {
+            () = self.pause() => {}
+            () = looks.until_due() => {}
+        }
     }
 }

@@ -25,6 +25,7 @@ use super::run::Job;
 use super::tools::{self, NotSubmitted, Tools};
 use super::turn::{Outcome, SubmitTurn};
 use crate::core::{Conclusion, Fact, PlaceFact};
+use crate::exec::ready::LineWatch;
 
 /// The result of a piece of work.
 #[derive(Debug)]
@@ -294,7 +295,7 @@ pub async fn record(tools: Tools, jobs: Vec<JobId>) -> Done {
 
 /// Looks at a run's output for the last time, and reports how the run has ended.
 pub async fn settle(tools: Tools, task: TaskId, run: u32, job: Settling) -> Done {
-    let Settling { files, is_tracked, missing, conclusion } = job;
+    let Settling { files, is_tracked, missing, watch, conclusion } = job;
     let Tools { folder, context, .. } = &tools;
     let (folder, split) = (Arc::clone(folder), files.split);
     if missing.is_none() {
@@ -306,6 +307,9 @@ pub async fn settle(tools: Tools, task: TaskId, run: u32, job: Settling) -> Done
     let lost = missing.filter(|(bytes, _)| *bytes > 0);
     let lost = lost.map(|(bytes, why)| Fact::Lost { bytes, why: why.into() });
     let output = context.outputs.settle(task, run, false).await;
+    if let Some(watch) = watch {
+        watch.finish().await;
+    }
     let end = Fact::Elsewhere(PlaceFact::Concluded(conclusion));
     Done::Settled(task, run, lost.into_iter().chain(output).chain([end]).collect(), files)
 }
@@ -334,6 +338,8 @@ pub struct Settling {
     pub is_tracked: bool,
     /// How many bytes of its output could not be copied from a login node, and why; `None` if nothing has to be copied.
     pub missing: Option<(u64, &'static str)>,
+    /// The watch for the line that makes it ready.
+    pub watch: Option<LineWatch>,
     /// How the run has ended.
     pub conclusion: Conclusion,
 }

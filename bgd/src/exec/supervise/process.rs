@@ -25,7 +25,7 @@ use crate::exec::input::{InputPipe, UnreadState};
 use crate::exec::messages::{Report, StartOrder, StartedProcess};
 use crate::exec::processes::forked::ForkedCopies;
 use crate::exec::processes::members::{Member, send};
-use crate::exec::ready::{self, Probe};
+use crate::exec::ready::{self, LastLook, Probe};
 use crate::exec::terminal::Terminal;
 use crate::exec::threads::thread_pool::ThreadPool;
 use crate::exec::tree::Tree;
@@ -34,12 +34,8 @@ use crate::os::clock::{Stamp, sleep_until};
 use crate::os::pidfd::{PidFd, SIGCONT, SIGKILL};
 use crate::os::watch;
 
-/// How many processes of a tree are watched at once after its leader has ended. When these have ended, the next are
-/// watched, so that a large tree does not use up the descriptors.
-const WATCHED: usize = 8;
-
 /// The delay before a supervisor retries an operation for which no event exists.
-const REST: Duration = Duration::from_millis(100);
+pub(super) const REST: Duration = Duration::from_millis(100);
 
 /// A command to a supervisor.
 #[derive(Debug)]
@@ -155,8 +151,9 @@ impl Processes {
             adopted: Arc::clone(&self.context.adopted),
         };
         let pid = job.as_ref().map_or(pid, |job| job.pid);
-        let probe = awaited.map(|awaited| ready::watch(*awaited, run, tree.clone(), self.context.clone()));
-        let begins = SupervisorStart { input, job, ..SupervisorStart::default() };
+        let watch = |awaited: Box<_>| ready::watch(*awaited, run, tree.clone(), self.context.clone());
+        let (probe, last_look) = awaited.map(watch).unzip();
+        let begins = SupervisorStart { input, job, last_look, ..SupervisorStart::default() };
         self.supervise(run, tree, split.unwrap_or(false), watch::process(pidfd), begins);
         if let Some(supervised) = self.supervised.get_mut(&task) {
             supervised.probe = probe;
@@ -199,7 +196,7 @@ impl Processes {
         pidfd: io::Result<AsyncFd<PidFd>>,
         begins: SupervisorStart,
     ) {
-        let SupervisorStart { input, job, handed, progress } = begins;
+        let SupervisorStart { input, job, handed, last_look, progress } = begins;
         let (control, orders) = mpsc::unbounded_channel();
         let shown = Shown::default();
         let (task, of_owner) = (tree.task, tree.clone());
@@ -230,6 +227,7 @@ impl Processes {
             paused: progress.paused,
             has_ended: false,
             handed,
+            last_look,
             usage: progress.usage,
             shown,
         };
@@ -351,6 +349,8 @@ pub(super) struct Supervisor {
     pub(super) forked: ForkedCopies,
     /// The state of a process that was handed over.
     pub(super) handed: Option<Handed>,
+    /// Has the check of whether the process is ready look once more, when the leader has ended.
+    last_look: Option<LastLook>,
     /// The usage of the leader and of the children that it has waited for, once it has ended.
     pub(super) usage: Option<Usage>,
     pub(super) shown: Shown,
@@ -362,6 +362,7 @@ pub(in crate::exec) struct SupervisorStart {
     pub(in crate::exec) input: Option<InputPipe>,
     pub(in crate::exec) job: Option<TerminalJob>,
     pub(in crate::exec) handed: Option<Handed>,
+    pub(in crate::exec) last_look: Option<LastLook>,
     /// The progress before an upgrade.
     pub(in crate::exec) progress: Progress,
 }
@@ -413,6 +414,9 @@ impl Supervisor {
         // A terminal's leader exits like its job, unless it could not determine the job's exit.
         let exit = unknown.map_or(exit, Exit::Unknown);
         self.usage = self.report_usage(usage).await;
+        if let Some(last_look) = self.last_look.take() {
+            last_look.take().await;
+        }
         self.report(Fact::Exited { exit, others, at: None });
         if others {
             self.until_empty(members, &drains).await;
@@ -558,29 +562,6 @@ impl Supervisor {
     fn update_handed(&mut self, change: impl FnOnce(&mut Handed)) {
         if let Some(handed) = &mut self.handed {
             change(handed);
-        }
-    }
-
-    /// Returns the processes of the tree that have outlived its leader. There are nearly always none, so the cheap
-    /// check comes first.
-    pub(super) async fn survivors(&mut self) -> Vec<Member> {
-        if self.tree.is_plainly_empty() {
-            return Vec::new();
-        }
-        loop {
-            let tree = self.tree.clone();
-            match self.context.workers.walk(move || tree.members(WATCHED)).await {
-                Some(Ok(members)) => return members,
-                Some(Err(error)) => {
-                    tracing::warn!(task = %self.tree.task, %error, "cannot examine a process tree");
-                }
-                None => tracing::error!(task = %self.tree.task, "examining a process tree failed"),
-            }
-            tokio::select! {
-                biased;
-                () = sleep_until(self.give_up_at) => self.give_up().await,
-                () = tokio::time::sleep(REST) => {}
-            }
         }
     }
 }

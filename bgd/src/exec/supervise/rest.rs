@@ -4,12 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::process::Supervisor;
+use super::process::{REST, Supervisor};
 use crate::core::Fact;
 use crate::exec::handed::drain::Drains;
 use crate::exec::processes::cgroup;
 use crate::exec::processes::members::Member;
+use crate::os::clock::sleep_until;
 use crate::os::pidfd::SIGKILL;
+
+/// How many processes of a tree are watched at once after its leader has ended. When these have ended, the next are
+/// watched, so that a large tree does not use up the descriptors.
+const WATCHED: usize = 8;
 
 impl Supervisor {
     /// Resumes after an upgrade the supervision of a tree whose leader had ended, while other processes had not.
@@ -67,6 +72,29 @@ impl Supervisor {
                     cgroup::remove(&cgroup);
                 }
             });
+        }
+    }
+
+    /// Returns the processes of the tree that have outlived its leader. There are nearly always none, so the cheap
+    /// check comes first.
+    pub(super) async fn survivors(&mut self) -> Vec<Member> {
+        if self.tree.is_plainly_empty() {
+            return Vec::new();
+        }
+        loop {
+            let tree = self.tree.clone();
+            match self.context.workers.walk(move || tree.members(WATCHED)).await {
+                Some(Ok(members)) => return members,
+                Some(Err(error)) => {
+                    tracing::warn!(task = %self.tree.task, %error, "cannot examine a process tree");
+                }
+                None => tracing::error!(task = %self.tree.task, "examining a process tree failed"),
+            }
+            tokio::select! {
+                biased;
+                () = sleep_until(self.give_up_at) => self.give_up().await,
+                () = tokio::time::sleep(REST) => {}
+            }
         }
     }
 }

@@ -262,7 +262,8 @@ impl Cluster {
         let restarts = self.runs.get(&task).map_or(0, Run::restarts);
         let files = Files { place: copy.place.clone(), restarts, split: copy.split };
         let (missing, Some(conclusion)) = copy.into_end() else { return };
-        let settling = Settling { files, is_tracked, missing: Some(missing), conclusion };
+        let watch = self.readiness.remove(&task);
+        let settling = Settling { files, is_tracked, missing: Some(missing), watch, conclusion };
         self.works.push(Box::pin(work::settle(self.tools.clone(), task, run, settling)));
     }
 

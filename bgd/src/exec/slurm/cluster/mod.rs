@@ -29,6 +29,7 @@ use crate::core::Fact;
 use crate::exec::elsewhere::due::Due;
 use crate::exec::elsewhere::places;
 use crate::exec::host::SIGKILL;
+use crate::exec::ready::LineWatch;
 use crate::exec::slurm::actions::JobActions;
 use crate::exec::slurm::batch::{Gathering, PendingSubmission, UnconfirmedSubmission};
 use crate::exec::slurm::check;
@@ -47,7 +48,6 @@ use crate::exec::slurm::run::Run;
 use crate::exec::slurm::tools::Tools;
 use crate::exec::slurm::turn::Before;
 use crate::exec::slurm::work::{self, Done, Files};
-use crate::exec::threads::job::Job as Watching;
 use crate::os::clock::sleep_until;
 use crate::os::watch::Changes;
 use crate::remotes::Slurm;
@@ -85,7 +85,7 @@ pub struct Cluster {
     by_id: HashMap<JobId, TaskId>,
     by_place: HashMap<(Arc<str>, u32), TaskId>,
     /// The watches for the readiness of running runs.
-    readiness: HashMap<TaskId, Watching>,
+    readiness: HashMap<TaskId, LineWatch>,
     /// Runs whose output is tracked.
     tracked: HashSet<TaskId>,
     gathering: Gathering,

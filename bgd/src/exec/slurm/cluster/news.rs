@@ -234,7 +234,6 @@ impl Cluster {
         self.parked.changed(task);
         let number = run.number;
         let files = Files { place, restarts: run.restarts(), split: run.job.spec.split };
-        self.readiness.remove(&task);
         if run.is_aside {
             self.clean(files);
             return self.remove(task);
@@ -243,7 +242,8 @@ impl Cluster {
             return self.conclude_there(now, task, conclusion);
         }
         let is_tracked = self.tracked.contains(&task);
-        let settling = Settling { files, is_tracked, missing: None, conclusion };
+        let watch = self.readiness.remove(&task);
+        let settling = Settling { files, is_tracked, missing: None, watch, conclusion };
         self.works.push(Box::pin(work::settle(self.tools.clone(), task, number, settling)));
     }
 

@@ -158,19 +158,27 @@ fn r150_task_is_shown_paused_while_its_processes_are_stopped_as_root() {
 }
 
 #[test]
-fn r150_command_without_answer_of_cluster_is_not_confirmed_as_root() {
+fn r150_orders_wait_for_slow_cluster_as_root() {
     let site = Site::start();
-    let id = site.submit(&[], "sleep 1000; true");
+    let id = site.submit(&["--cpus", "16"], "sleep 1000; true");
     site.running(id);
-    until_stopped(&site, false);
-    let go = site.cluster.path("go");
-    site.cluster.programs().before("scancel", &format!("until [ -e {} ]; do sleep 0.1; done", go.display()));
-    let answer = site.run(&["pause", &id.to_string()]).expect_code(70);
-    assert!(answer.stderr.contains("no answer came in time"), "{}", answer.stderr);
-    fs::write(go, "").unwrap();
+    let waits = site.submit(&["--cpus", "16"], "true");
+    let job = site.job(waits);
+    // Longer than an order for a process of this machine may take.
+    for name in ["scancel", "scontrol"] {
+        site.cluster.programs().before(name, "sleep 7");
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| site.run(&["pause", &id.to_string()]).success());
+        scope.spawn(|| site.run(&["hold", &waits.to_string()]).success());
+    });
+    assert!(site.daemon.task(id).paused);
     until_stopped(&site, true);
-    assert!(site.daemon.task(id).paused, "it was carried out after all");
-    site.daemon.cancel(&[id]);
+    assert_eq!(site.cluster.field(&job, "Reason").as_deref(), Some("JobHeldUser"));
+    for name in ["scancel", "scontrol"] {
+        site.cluster.programs().restore(name);
+    }
+    site.daemon.cancel(&[id, waits]);
 }
 
 #[test]

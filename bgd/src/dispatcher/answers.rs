@@ -1,7 +1,6 @@
 //! The dispatcher's part in answers: converts the core's replies to responses for clients.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bgd_shared::error::RpcError;
 use bgd_shared::foreground::backgrounded_message;
@@ -20,9 +19,6 @@ use crate::core::{CoreError, Reply, Snapshot};
 use crate::exec::executor::Done;
 use crate::exec::silence;
 use crate::wire::{refusals, view};
-
-/// How long an answer waits for the reported operation to complete: processes may take a moment to stop.
-const DONE: Duration = Duration::from_secs(6);
 
 impl Dispatcher {
     /// Removes the outputs of cleared tasks on a worker, then sends the answers.
@@ -44,8 +40,8 @@ impl Dispatcher {
         });
     }
 
-    /// Answers with one task or several once `done` is complete, or after a timeout. If an upgrade cuts the wait short,
-    /// the next program repeats orders known to the core where necessary, but not a signal.
+    /// Answers with one task or several once `done` is complete. If an upgrade cuts the wait short, the next program
+    /// repeats orders known to the core where necessary, but not a signal.
     pub(super) fn reply_later(
         &self,
         answer: Answer,
@@ -67,14 +63,13 @@ impl Dispatcher {
         };
         let mut wait = self.context.waits.begin();
         tokio::spawn(async move {
-            match wait.until(tokio::time::timeout(DONE, join_all(done))).await {
-                Some(Ok(all)) => match of_all(all.into_iter().flatten().collect(), total) {
+            match wait.until(join_all(done)).await {
+                Some(all) => match of_all(all.into_iter().flatten().collect(), total) {
                     Some(refusal) => answer.refuse(&refusal),
                     None => give(answer),
                 },
-                Some(Err(_)) if is_signal => answer.refuse(&silence::no_answer("the signal was delivered")),
                 None if is_signal => answer.refuse(&silence::given_up("the signal was delivered")),
-                Some(Err(_)) | None => give(answer),
+                None => give(answer),
             }
         });
     }

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use self::places::{Elsewhere, Order, Places};
 use super::carried::Carried;
 use super::context::Context;
-use super::executor::{Ask, Asked, Check, Close, Done, Executor, Start};
+use super::executor::{Ask, Asked, Check, Close, DONE, Done, Executor, Start, done_within, unknown_signal};
 use super::host::{Host, Purpose};
 use super::left::SparedProcesses;
 use super::silence;
@@ -27,9 +27,9 @@ use crate::client::Client;
 use crate::core::{Begin, Control, Fact, KnownRun, Placement, RunPlace, Spec, UsagePending};
 use crate::remotes::{Remote, Remotes};
 
-/// How long a client waits until its order is carried out by a place that does not keep orders: less than the dispatcher
-/// waits, which takes an order without an answer for carried out.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
+/// How long a client waits until its order is carried out by a place that does not keep orders. Busy clusters take many
+/// seconds for a command, and are given up after 30; an order may need two commands.
+const ANSWERED_WITHIN: Duration = Duration::from_mins(1);
 
 /// A kind of place, which makes its runs and serves its places.
 pub trait Kind: Sized + 'static {
@@ -190,16 +190,14 @@ impl<K: Kind> Executor for PlaceExecutor<K> {
 
     fn control(&mut self, task: TaskId, _run: u32, control: Control) -> Option<Done> {
         let (done, is_done) = oneshot::channel();
+        let (within, unknown) = if K::keeps_orders() {
+            (DONE, unknown_signal(&control))
+        } else {
+            let what = format!("the order for task {task} is carried out");
+            (ANSWERED_WITHIN, Some(silence::no_answer(&what)))
+        };
         self.places.order(task, Order::Control { task, control, done });
-        if K::keeps_orders() {
-            return Some(Box::pin(async move { is_done.await.ok() }));
-        }
-        Some(Box::pin(async move {
-            let Ok(answer) = tokio::time::timeout(ANSWERED_WITHIN, is_done).await else {
-                return Some(silence::no_answer(&format!("the order for task {task} is carried out")));
-            };
-            answer.ok()
-        }))
+        Some(done_within(within, is_done, unknown))
     }
 
     fn end(&mut self, task: TaskId, run: u32, signal: i32, grace: Duration) {

@@ -4,6 +4,7 @@
 //!
 //! Most calls of [`Executor`] have defaults: an executor implements those that its kind of work supports.
 
+mod done;
 mod requests;
 
 use std::collections::{BTreeMap, HashMap};
@@ -17,9 +18,10 @@ use bgd_shared::id::TaskId;
 use bgd_shared::resources::ExecutorKind;
 use bgd_shared::task::Exit;
 use bgd_shared::usage::LiveUsage;
-use futures_util::future::{BoxFuture, LocalBoxFuture, select_all};
+use futures_util::future::{LocalBoxFuture, select_all};
 use tokio::sync::oneshot;
 
+pub use self::done::{DONE, Done, DoneSender, done_within, unknown_signal};
 pub use self::requests::{Ask, Asked, Check, Offer, OfferCallback, not_shown};
 use super::carried::Carried;
 use super::handed::Handoff;
@@ -217,13 +219,6 @@ pub struct Start {
     /// The client whose foreground job it is.
     pub owner: Option<Arc<Client>>,
 }
-
-/// Resolves when an operation is done, will be done later, or can no longer be done. An error is the answer to a client
-/// whose order was refused.
-pub type Done = BoxFuture<'static, Option<RpcError>>;
-
-/// Resolves a [`Done`], also by being dropped.
-pub type DoneSender = oneshot::Sender<RpcError>;
 
 /// Returns the spec of a task.
 pub type SpecOf<'a> = dyn Fn(TaskId) -> Option<Arc<Spec>> + 'a;

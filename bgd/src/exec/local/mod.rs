@@ -16,6 +16,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bgd_shared::error::RpcError;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::WriteResult;
 use bgd_shared::task::Exit;
@@ -23,6 +24,7 @@ use bgd_shared::time::Timestamp;
 use bgd_shared::usage::LiveUsage;
 use futures_util::future::LocalBoxFuture;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 
 use self::handoffs::Handoffs;
 use self::helpers::Helpers;
@@ -30,7 +32,9 @@ use self::open_terminals::OpenTerminals;
 use self::replaced::{Renewal, Replaced};
 use super::carried::Carried;
 use super::context::Context;
-use super::executor::{Ask, Asked, Close, Done, Executor, OfferCallback, SpecOf, Start};
+use super::executor::{
+    Ask, Asked, Close, DONE, Done, Executor, OfferCallback, SpecOf, Start, unknown_signal,
+};
 use super::handed::Handoff;
 use super::input::InputPipe;
 use super::input::unread::UnreadBytes;
@@ -267,13 +271,10 @@ impl Local {
     }
 }
 
-/// Returns when an operation is done, which is never refused.
-fn until(done: oneshot::Receiver<()>) -> Done {
-    Box::pin(async move {
-        // An error means that the process is gone.
-        let _ = done.await;
-        None
-    })
+/// Returns when an operation is done, which is never refused. After a time, `unknown` is the answer.
+fn until(done: oneshot::Receiver<()>, unknown: Option<RpcError>) -> Done {
+    // An error means that the process is gone.
+    Box::pin(async move { timeout(DONE, done).await.map_or(unknown, |_| None) })
 }
 
 impl Executor for Local {
@@ -282,15 +283,16 @@ impl Executor for Local {
     }
 
     fn control(&mut self, task: TaskId, run: u32, control: Control) -> Option<Done> {
+        let unknown = unknown_signal(&control);
         if !matches!(control, Control::Detach { .. }) {
             self.terminals.may_stop(task);
         }
         match control {
             Control::Signal { signal, tree } => {
-                return Some(until(self.processes.signal(task, run, signal, tree)));
+                return Some(until(self.processes.signal(task, run, signal, tree), unknown));
             }
-            Control::Pause => return Some(until(self.processes.set_paused(task, run, true))),
-            Control::Continue => return Some(until(self.processes.set_paused(task, run, false))),
+            Control::Pause => return Some(until(self.processes.set_paused(task, run, true), None)),
+            Control::Continue => return Some(until(self.processes.set_paused(task, run, false), None)),
             Control::Detach { client } => {
                 self.owners.remove(&task);
                 self.terminals.leave(task, client);

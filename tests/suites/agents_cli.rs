@@ -9,7 +9,7 @@ use bgd_shared::id::TaskId;
 use bgd_shared::request::{BlockResult, ResultResult, TaskResult};
 use bgd_shared::task::Status;
 use bgd_tests::templates::{Gate, REMEMBER, reading_agent, remembering_agent, shell_agent};
-use bgd_tests::{Terminal, TestDaemon, wait};
+use bgd_tests::{Outcome, Terminal, TestDaemon, wait};
 use serde_json::Value;
 
 use super::cli::on_a_terminal;
@@ -264,6 +264,21 @@ fn agents_verb_prints_columns_json_or_table() {
     assert!(table.contains("NAME") && table.contains("not installed"), "{table}");
     assert!(table.contains("goose is not installed; install it with: brew install"), "{table}");
     assert!(daemon.task_processes().is_empty(), "no agent was started");
+}
+
+#[test]
+fn agents_check_fails_if_a_named_agent_is_not_installed() {
+    let config = shell_agent("echo", "echo \"$1\"", "") + "[agents.gone]\ncommand = [\"no-such-agent\"]\n";
+    let daemon = TestDaemon::builder().config(config).start();
+    let text = daemon.run(&["agents", "--check", "echo", "gone"]).expect_code(69).stdout_text();
+    let states: Vec<Option<&str>> = text.lines().map(|line| line.split('\t').nth(2)).collect();
+    assert_eq!(states, [Some("found, not started"), Some("not installed")], "{text}");
+    let listed: AgentListResult = daemon.run(&["--json", "agents", "--check", "gone"]).expect_code(69).json();
+    assert!(!listed.agents[0].available && listed.agents[0].error.is_none(), "{listed:?}");
+    daemon.run(&["agents", "gone"]).success();
+    // Without names, what is not installed is no failure. In this folder are no programs.
+    let all = Outcome::of(daemon.bgctl(&["agents", "--check"]).env("PATH", daemon.home())).success();
+    assert!(all.stdout_text().contains("gone\tacp\tnot installed"), "{}", all.stdout_text());
 }
 
 #[test]

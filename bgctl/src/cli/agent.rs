@@ -73,7 +73,8 @@ the reply to permission requests (deny, allow or ask), command or address. `-` m
 values that are known only with --check.
 
 --check starts each available agent and queries its version and capabilities; the exit code \
-is 69 if one of them does not start. It sends no prompt, but can take a few seconds per agent. \
+is 69 if one of them does not start, or if a NAME is not installed. It sends no prompt, but \
+can take a few seconds per agent. \
 An agent with protocol = \"template\" starts \
 only for a prompt, so its program is only looked for (found, not started).")]
 pub struct AgentsArgs {

@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal as _;
 
-use bgd_shared::agent::AgentListParams;
+use bgd_shared::agent::{AgentInfo, AgentListParams};
 use bgd_shared::request::AgentList;
 
 use crate::cli::AgentsArgs;
@@ -23,7 +23,10 @@ pub fn run(args: AgentsArgs, context: &mut Context) -> Result<Code, Failure> {
     let params =
         AgentListParams { check: args.check, names: args.names, ..job::agents(context.link.is_remote()) };
     let result = context.call::<AgentList>(&params)?;
-    let fails = args.check && result.agents.iter().any(|agent| agent.error.is_some());
+    // Without names, the built-in agents are listed too, and nobody has all of them.
+    let is_named = !params.names.is_empty();
+    let is_bad = |agent: &AgentInfo| agent.error.is_some() || (is_named && !agent.available);
+    let fails = args.check && result.agents.iter().any(is_bad);
     let code = if fails { Code::NO_DAEMON } else { Code::OK };
     if context.json() {
         context.print_json(&result)?;

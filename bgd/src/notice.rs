@@ -41,6 +41,7 @@ pub fn notice(notice: &Notice, task: Task, result: Option<NoticeResult>) -> Wire
             format!("{}/{run}/question-{request}", task.id)
         }
         NoticeKind::Completed | NoticeKind::Failed | NoticeKind::Cancelled => format!("{}/{run}", task.id),
+        NoticeKind::Unknown => format!("{}/{run}/unknown", task.id),
     };
     let mut wire = Wire {
         key,
@@ -85,12 +86,13 @@ pub fn head(notice: &Wire) -> String {
         NoticeKind::Completed => "COMPLETED",
         NoticeKind::Failed => "FAILED",
         NoticeKind::Cancelled => "CANCELLED",
+        NoticeKind::Unknown => "NOTICE",
     };
     let lead = match notice.kind {
         NoticeKind::NeedsInput => "asks: ",
         // The reason is a clause: "its parent session ended".
         NoticeKind::Cancelled => "because ",
-        NoticeKind::Started | NoticeKind::Completed | NoticeKind::Failed => "",
+        NoticeKind::Started | NoticeKind::Completed | NoticeKind::Failed | NoticeKind::Unknown => "",
     };
     let why = reason(notice).map(|why| format!(" {lead}{}", one_line(why))).unwrap_or_default();
     let comma = if why.is_empty() { "" } else { "," };
@@ -110,7 +112,7 @@ fn reason(notice: &Wire) -> Option<&String> {
     match notice.kind {
         NoticeKind::NeedsInput => notice.task.progress.needs_input.as_ref().map(|asked| &asked.question),
         NoticeKind::Failed | NoticeKind::Cancelled => notice.task.error.as_ref(),
-        NoticeKind::Started | NoticeKind::Completed => None,
+        NoticeKind::Started | NoticeKind::Completed | NoticeKind::Unknown => None,
     }
 }
 
@@ -138,7 +140,7 @@ fn text(notice: &Wire, why: Option<&str>, result: Option<&NoticeResult>, style: 
         let body = result.text.trim_end();
         lines.push(String::new());
         match result.part {
-            Part::All | Part::Gone => lines.push((style.result)(body)),
+            Part::All | Part::Gone | Part::Unknown => lines.push((style.result)(body)),
             Part::Beginning => lines.extend([(style.result)(&format!("{body} …")), rest()]),
             Part::End => lines.extend([rest(), (style.result)(&format!("… {body}"))]),
         }
@@ -199,7 +201,7 @@ pub fn fitting(notice: &Wire, style: Style, most: usize, size: impl Fn(&str) -> 
         result,
         match part_of(notice) {
             Part::End => cut_front(result.text.trim_end(), most, &size),
-            Part::All | Part::Beginning | Part::Gone => cut(&result.text, most, &size),
+            Part::All | Part::Beginning | Part::Gone | Part::Unknown => cut(&result.text, most, &size),
         },
     )
 }

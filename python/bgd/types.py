@@ -106,6 +106,7 @@ Continuation = Literal[
     "resume",
     "load",
     "none",
+    "unknown",
 ]
 """How an agent continues a conversation after its process has ended.
 
@@ -114,12 +115,15 @@ Continuation = Literal[
 `load`: The agent replays the conversation; the replay is not shown again.
 
 `none`: The conversation can't be continued.
+
+`unknown`: A way added by a newer daemon.
 """
 
 DurableStatus = Literal[
     "no",
     "written",
     "synced",
+    "unknown",
 ]
 """Whether tasks outlive the daemon, as set by `durable` in the configuration.
 
@@ -128,6 +132,8 @@ DurableStatus = Literal[
 `written`: Tasks outlive the daemon: each change is written to a journal.
 
 `synced`: The same, and each change is on the disk before it is answered.
+
+`unknown`: A setting added by a newer daemon.
 """
 
 Encoding = Literal[
@@ -406,6 +412,7 @@ NoticeKind = Literal[
     "completed",
     "failed",
     "cancelled",
+    "unknown",
 ]
 """Kind of a notice.
 
@@ -418,6 +425,8 @@ NoticeKind = Literal[
 `failed`: A run failed.
 
 `cancelled`: A run was cancelled.
+
+`unknown`: A kind added by a newer daemon.
 """
 
 OptionKind = Literal[
@@ -473,6 +482,7 @@ Part = Literal[
     "beginning",
     "end",
     "gone",
+    "unknown",
 ]
 """Part of a result in a notice.
 
@@ -483,6 +493,8 @@ Part = Literal[
 `end`: The end, for a command's output.
 
 `gone`: Nothing: the task was cleared.
+
+`unknown`: A part added by a newer daemon.
 """
 
 Permissions = Literal[
@@ -577,6 +589,7 @@ StepStatus = Literal[
     "in_progress",
     "completed",
     "cancelled",
+    "unknown",
 ]
 """Progress of a step of a plan.
 
@@ -587,6 +600,8 @@ StepStatus = Literal[
 `completed`: Done.
 
 `cancelled`: Abandoned.
+
+`unknown`: A status added by a newer daemon.
 """
 
 Stream = Literal[

@@ -142,6 +142,9 @@ pub enum Continuation {
     Load,
     /// The conversation can't be continued.
     None,
+    /// A way added by a newer daemon.
+    #[serde(other)]
+    Unknown,
 }
 
 impl Continuation {
@@ -151,6 +154,7 @@ impl Continuation {
             Self::Resume => "resume",
             Self::Load => "load",
             Self::None => "none",
+            Self::Unknown => "unknown",
         }
     }
 }

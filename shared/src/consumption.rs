@@ -129,6 +129,9 @@ pub enum StepStatus {
     Completed,
     /// Abandoned.
     Cancelled,
+    /// A status added by a newer daemon.
+    #[serde(other)]
+    Unknown,
 }
 
 impl StepStatus {
@@ -146,6 +149,7 @@ impl StepStatus {
             Self::InProgress => "in_progress",
             Self::Completed => "completed",
             Self::Cancelled => "cancelled",
+            Self::Unknown => "unknown",
         }
     }
 }
@@ -179,6 +183,13 @@ mod tests {
         assert_eq!((fifth.minus(tenth), tenth.minus(fifth)), (Some(tenth), None));
         assert_eq!(Amount::MAX.plus(tenth), Amount::MAX);
         assert!(serde_json::from_str::<Amount>("-1").is_err());
+    }
+
+    #[test]
+    fn status_of_a_step_of_a_newer_daemon_is_unknown() {
+        let step: PlanStep = crate::strict::from_str(r#"{"text":"read","status":"blocked"}"#).unwrap();
+        assert_eq!(step.status, StepStatus::Unknown);
+        assert_eq!(StepStatus::named("unknown"), None, "it is no status of an agent");
     }
 
     #[test]

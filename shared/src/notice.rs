@@ -23,13 +23,16 @@ pub enum NoticeKind {
     Failed,
     /// A run was cancelled.
     Cancelled,
+    /// A kind added by a newer daemon.
+    #[serde(other)]
+    Unknown,
 }
 
 impl NoticeKind {
     /// Returns whether the notice is about the end of a run. A run with notices has exactly one of these.
     pub const fn is_end(self) -> bool {
         match self {
-            Self::Started | Self::NeedsInput => false,
+            Self::Started | Self::NeedsInput | Self::Unknown => false,
             Self::Completed | Self::Failed | Self::Cancelled => true,
         }
     }
@@ -42,6 +45,7 @@ impl NoticeKind {
             Self::Completed => "completed",
             Self::Failed => "failed",
             Self::Cancelled => "cancelled",
+            Self::Unknown => "unknown",
         }
     }
 }
@@ -104,6 +108,9 @@ pub enum Part {
     End,
     /// Nothing: the task was cleared.
     Gone,
+    /// A part added by a newer daemon.
+    #[serde(other)]
+    Unknown,
 }
 
 /// A notice in an inbox.
@@ -115,4 +122,23 @@ pub struct InboxItem {
     /// The notice.
     #[serde(flatten)]
     pub notice: Notice,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notice_of_a_newer_daemon_has_an_unknown_kind_and_part() {
+        let item = r#"{"number":7,"key":"k","kind":"dreamt","at":"2026-01-01T00:00:00Z","title":"t","text":"x",
+            "result":{"text":"y","bytes":9,"part":"middle"},
+            "task":{"id":"0190c5a0-0000-7000-8000-000000000000","kind":"process","origin":"submit",
+                "status":"running","description":"d","cwd":"/","run":1,"resume_count":0,
+                "created_at":"2026-01-01T00:00:00Z","exit":null,"progress":{"output_bytes":0},
+                "output":{"path":"/o","bytes":0,"dropped_bytes":0}}}"#;
+        let item: InboxItem = crate::strict::from_str(item).unwrap();
+        let (kind, part) = (item.notice.kind, item.notice.result.unwrap().part);
+        assert_eq!((item.number, kind, part), (7, NoticeKind::Unknown, Part::Unknown));
+        assert!(!kind.is_end());
+    }
 }

@@ -161,6 +161,7 @@ pub fn step(step: &PlanStep) -> String {
         StepStatus::InProgress => "[>]",
         StepStatus::Completed => "[x]",
         StepStatus::Cancelled => "[-]",
+        StepStatus::Unknown => "[?]",
     };
     format!("{mark} {}", line(&step.text))
 }

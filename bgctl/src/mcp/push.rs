@@ -317,7 +317,7 @@ fn channel_event(item: &InboxItem) -> Value {
 fn level(kind: NoticeKind) -> LoggingLevel {
     match kind {
         NoticeKind::Started | NoticeKind::Completed => LoggingLevel::Info,
-        NoticeKind::Cancelled => LoggingLevel::Notice,
+        NoticeKind::Cancelled | NoticeKind::Unknown => LoggingLevel::Notice,
         NoticeKind::Failed | NoticeKind::NeedsInput => LoggingLevel::Warning,
     }
 }

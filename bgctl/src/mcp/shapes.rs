@@ -119,7 +119,7 @@ pub struct TaskFacts {
 pub struct News {
     /// The task concerned.
     pub task_id: String,
-    /// `completed`, `failed`, `cancelled` or `needs_input`.
+    /// `completed`, `failed`, `cancelled` or `needs_input`; `unknown` if only a newer version of bgctl knows it.
     pub event: String,
     /// The full report, with the task's result or a part of it.
     pub text: String,

@@ -76,6 +76,7 @@ fn columns(agent: &AgentInfo) -> [String; 7] {
         Continuation::Resume => "resume",
         Continuation::Load => "load",
         Continuation::None => "no",
+        Continuation::Unknown => "unknown",
     });
     [
         format!("{}{default}", clean(&agent.name)),

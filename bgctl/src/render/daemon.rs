@@ -78,6 +78,7 @@ const fn durability(durable: DurableStatus) -> &'static str {
         DurableStatus::Synced => {
             "sync: tasks outlive the daemon, and changes are on the disk before each answer"
         }
+        DurableStatus::Unknown => "unknown: only a newer version of bgctl knows this setting",
     }
 }
 

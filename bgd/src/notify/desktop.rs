@@ -91,7 +91,7 @@ impl Desktop {
             NoticeKind::Failed => ("dialog-error", 2_u8),
             NoticeKind::NeedsInput => ("dialog-question", 1),
             NoticeKind::Completed | NoticeKind::Cancelled => ("dialog-information", 1),
-            NoticeKind::Started => ("dialog-information", 0),
+            NoticeKind::Started | NoticeKind::Unknown => ("dialog-information", 0),
         };
         let hints = HashMap::from([("urgency", Variant::from(urgency))]);
         let no_actions: [&str; 0] = [];
@@ -218,6 +218,7 @@ fn summary(notice: &Notice) -> String {
         (NoticeKind::Failed, false) => "Failed",
         (NoticeKind::Failed, true) => "Resume failed",
         (NoticeKind::Cancelled, _) => "Cancelled",
+        (NoticeKind::Unknown, _) => "Notice",
     };
     format!("{what}: {}", one_line(&notice.task.description))
 }
@@ -233,7 +234,7 @@ fn body(notice: &Notice) -> String {
     // An agent's answer is read from its beginning; a command reports at its end how it went.
     let lines = match part_of(notice) {
         Part::End => &lines[lines.len().saturating_sub(BODY_LINES)..],
-        Part::All | Part::Beginning | Part::Gone => &lines[..lines.len().min(BODY_LINES)],
+        Part::All | Part::Beginning | Part::Gone | Part::Unknown => &lines[..lines.len().min(BODY_LINES)],
     };
     let text = why.map(|why| one_line(why)).into_iter().chain(lines.iter().cloned());
     text::truncated(&text.collect::<Vec<_>>().join("\n"), BODY_CHARS)

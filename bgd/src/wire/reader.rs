@@ -212,7 +212,9 @@ fn notice_result(notice: &Notice, folder: &OutputFolder) -> Option<NoticeResult>
     let is_wanted = match (notice.kind, task.spec.kind()) {
         (NoticeKind::Completed, _) | (NoticeKind::Failed, Kind::Process | Kind::Unknown) => task.has_begun(),
         (NoticeKind::Failed, Kind::Agent)
-        | (NoticeKind::Started | NoticeKind::NeedsInput | NoticeKind::Cancelled, _) => false,
+        | (NoticeKind::Started | NoticeKind::NeedsInput | NoticeKind::Cancelled | NoticeKind::Unknown, _) => {
+            false
+        }
     };
     if !is_wanted {
         return None;

@@ -104,6 +104,9 @@ pub enum DurableStatus {
     Written,
     /// The same, and each change is on the disk before it is answered.
     Synced,
+    /// A setting added by a newer daemon.
+    #[serde(other)]
+    Unknown,
 }
 
 /// The file of the daemon's program.

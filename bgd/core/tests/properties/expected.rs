@@ -199,6 +199,7 @@ impl Expected {
             NoticeKind::Started => "told of a start",
             NoticeKind::NeedsInput => "told of a question",
             NoticeKind::Completed | NoticeKind::Failed | NoticeKind::Cancelled => "told of an end",
+            NoticeKind::Unknown => "told of something unknown",
         };
         let notices = self.notices.iter().map(notice);
         let kills = self.ends.iter().filter(|(_, signal)| *signal == KILL).map(|_| "SIGKILL");

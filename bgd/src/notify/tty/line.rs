@@ -57,7 +57,7 @@ pub fn line(notice: &Notice, is_removed: bool) -> Line {
     let hint = match notice.kind {
         _ if is_removed => String::new(),
         NoticeKind::Started => String::new(),
-        NoticeKind::NeedsInput => format!(" (bgctl status {id})"),
+        NoticeKind::NeedsInput | NoticeKind::Unknown => format!(" (bgctl status {id})"),
         NoticeKind::Completed | NoticeKind::Failed | NoticeKind::Cancelled => format!(" (bgctl output {id})"),
     };
     let head = show::line(&notice::head(notice));

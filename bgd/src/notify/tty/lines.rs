@@ -144,9 +144,8 @@ impl Lines {
     /// Drops the oldest lines of the least urgent kinds until at most `most` are left.
     fn drop_least_urgent(&mut self, most: usize) {
         while self.each.len() > most {
-            // The first of equal lines is the oldest. A line from an older daemon lacks its kind and may be about a
-            // failure.
-            let urgency = |line: &Line| urgency(line.kind().unwrap_or(NoticeKind::Failed));
+            // The first of equal lines is the oldest. A line from an older daemon lacks its kind.
+            let urgency = |line: &Line| urgency(line.kind().unwrap_or(NoticeKind::Unknown));
             let least = self.each.iter().enumerate().min_by_key(|(_, line)| urgency(line));
             let Some((at, _)) = least else { return };
             if let Some(task) = self.each.remove(at).asker() {
@@ -246,7 +245,8 @@ const fn urgency(kind: NoticeKind) -> u8 {
         NoticeKind::Started => 0,
         NoticeKind::Completed => 1,
         NoticeKind::Cancelled => 2,
-        NoticeKind::Failed => 3,
+        // An unknown one may be about a failure.
+        NoticeKind::Failed | NoticeKind::Unknown => 3,
         NoticeKind::NeedsInput => 4,
     }
 }

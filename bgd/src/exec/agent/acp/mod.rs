@@ -157,7 +157,7 @@ impl Acp {
                 self.wire.call("session/resume", ResumeSessionRequest::new(id, cwd)).await
             }
             Continuation::Load => self.wire.call("session/load", LoadSessionRequest::new(id, cwd)).await,
-            Continuation::None => {
+            Continuation::None | Continuation::Unknown => {
                 let message = "the agent can't resume an earlier conversation, and its process is gone";
                 return Err(Refusal::new(ErrorKind::SessionExpired, message).hint("submit a new task"));
             }

@@ -7,20 +7,22 @@ use bgd_shared::limits::DURATION_MS;
 /// The accepted formats, for error messages.
 const HOW: &str = "use 90s, 10m, 1h30m, 1.5h or 500ms; a plain number means seconds";
 
-/// Parses `90s`, `10m`, `1h 30m`, or a plain number of seconds such as `90` or `0.5`, into milliseconds.
+/// Parses `90s`, `10m`, `1h 30m`, or a plain number of seconds such as `90`, `0.5` or `.5`, into milliseconds.
 ///
 /// # Errors
 /// The text is not a duration, or is longer than the protocol allows.
 pub fn parse_ms(text: &str) -> Result<u64, String> {
-    if text.trim_start().strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-    {
+    let is_of_number = |c: char| c.is_ascii_digit() || c == '.';
+    if text.trim_start().strip_prefix('-').is_some_and(|rest| rest.starts_with(is_of_number)) {
         return Err(format!("a duration can't be negative; {HOW}"));
     }
-    let plain = text.trim();
+    // Of a number below 1, the 0 may be left out.
+    let zero = if text.trim_start().starts_with('.') { "0" } else { "" };
+    let plain = format!("{zero}{}", text.trim());
     let duration = match plain.parse::<u64>() {
         Ok(seconds) => Ok(Duration::from_secs(seconds)),
-        Err(_) if is_decimal(plain) => humantime::parse_duration(&format!("{plain}s")),
-        Err(_) => humantime::parse_duration(text),
+        Err(_) if is_decimal(&plain) => humantime::parse_duration(&format!("{plain}s")),
+        Err(_) => humantime::parse_duration(&plain),
     };
     let duration = duration.map_err(|_| format!("that is not a duration; {HOW}"))?;
     let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
@@ -76,14 +78,19 @@ mod tests {
         for (text, ms) in [("0.5", 500), (" 1.25 ", 1250), ("0.5s", 500), ("1.5h", 5_400_000)] {
             assert_eq!(parse_ms(text), Ok(ms), "{text}");
         }
-        for nothing in ["soon", "5x", "", "1h30", ".5", "5.", "1.2.3", "0,5", "1e3"] {
+        for (text, ms) in [(".5", 500), (" .25 ", 250), (".5s", 500), (".5h", 1_800_000)] {
+            assert_eq!(parse_ms(text), Ok(ms), "{text}");
+        }
+        for nothing in
+            ["soon", "5x", "", "1h30", "5.", "5.s", ".", ".s", "..5", "1.2.3", ".1.2", "0,5", "1e3", "- .5"]
+        {
             assert_eq!(
                 parse_ms(nothing).unwrap_err(),
                 "that is not a duration; use 90s, 10m, 1h30m, 1.5h or 500ms; a plain number means seconds",
                 "{nothing}"
             );
         }
-        for negative in ["-1s", "-5", " -10m"] {
+        for negative in ["-1s", "-5", " -10m", "-.5"] {
             assert!(parse_ms(negative).unwrap_err().contains("can't be negative"), "{negative}");
         }
         assert!(parse_ms("-").is_err() && parse_ms("--hold").unwrap_err().contains("use "));

@@ -49,14 +49,16 @@ impl Input {
         }
     }
 
-    /// Adds typed input; `press` decides about each press. `is_leaving` means that a hand-over is in flight. Returns
-    /// the number of bytes that the terminal sent for the press that began a hand-over, if one did.
+    /// Adds what one read of the terminal has returned; `press` decides about each press. `is_leaving` means that a
+    /// hand-over is in flight. Returns the number of bytes that the terminal sent for the press that began a hand-over,
+    /// if one did.
     pub fn push(
         &mut self,
         mut bytes: &[u8],
         mut is_leaving: bool,
         mut press: impl FnMut() -> PressEffect,
     ) -> Option<usize> {
+        self.scanner.note_read(bytes);
         let mut begun = None;
         while let Some(piece) = self.scanner.scan(&mut bytes) {
             let text = match piece {
@@ -228,6 +230,14 @@ mod tests {
         input.taken(typed.len());
         assert_eq!(input.push(b"\x1b[98;5u\x1b[98;5:3u", false, || PressEffect::Begin), Some(7));
         assert_eq!(input.next_bytes(), None);
+    }
+
+    #[test]
+    fn key_works_after_the_end_of_a_paste_was_lost() {
+        let mut input = Input::new(Key::default());
+        assert_eq!(input.push(b"\x1b[200~a\x02b", false, never), None);
+        assert_eq!(input.push(b"\x02", false, || PressEffect::Begin), Some(1));
+        assert_eq!(input.next_bytes().unwrap(), b"\x1b[200~a\x02b");
     }
 
     #[test]

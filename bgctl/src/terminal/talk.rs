@@ -133,6 +133,7 @@ impl<'a> TextView<'a> {
 
     fn typed(&mut self, mut bytes: &[u8]) -> Result<(), Failure> {
         let wants_out = self.job.ways_out.typed(bytes);
+        self.scanner.note_read(bytes);
         while let Some(piece) = self.scanner.scan(&mut bytes) {
             let Piece::Pressed(sent) = piece else { continue };
             let length = sent.len();

@@ -22,6 +22,7 @@
 //!
 //! // Each time something was typed. Here it arrives all at once: text, then the key.
 //! let mut typed: &[u8] = b"yes\n\x02";
+//! scanner.note_read(typed);
 //! let (mut to_the_jobs, mut to_the_user) = (Vec::new(), String::new());
 //! while let Some(piece) = scanner.scan(&mut typed) {
 //!     match piece {

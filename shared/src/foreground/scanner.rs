@@ -34,7 +34,8 @@ pub enum Piece<'a> {
 /// Programs can make a terminal send a key in other forms. All of them are recognized: the control byte, the kitty
 /// keyboard protocol (`ESC [ 98 ; 5 u` with event types, lock keys and alternate codes) and xterm's `modifyOtherKeys`
 /// (`ESC [ 27 ; 5 ; 98 ~`). With Alt, with Shift and a letter, or with any other modifier it is a different key.
-/// Pasted text contains no presses, provided that the job has enabled bracketed paste.
+/// Pasted text contains no presses, provided that the job has enabled bracketed paste. The end of a paste can get lost,
+/// so pass each read to [`note_read`](Self::note_read) first: otherwise the key would never work again.
 ///
 /// The beginning of a form is held back until the rest shows what it is. So **a lone Escape is held** too, as every
 /// form but one begins with it: while [`is_holding`](Self::is_holding), wait at most [`HOLD_MS`] for more input (the
@@ -86,6 +87,21 @@ impl KeyScanner {
     /// Creates a scanner for this key. With [`Key::NONE`] everything passes at once.
     pub const fn new(key: Key) -> Self {
         Self { key, state: State::Keys { held: 0 }, held: [0; HELD_BYTES] }
+    }
+
+    /// Ends a paste if `bytes`, all that one read of the terminal has returned, is just a press of the key: the end of
+    /// the paste was lost, as pasted text hardly ever arrives like this. Call it before [`scan`](Self::scan).
+    pub fn note_read(&mut self, bytes: &[u8]) {
+        let Some(key) = self.key.byte() else { return };
+        let is_all = |(kind, length): (Kind, usize)| matches!(kind, Kind::Pressed) && length == bytes.len();
+        let is_press = match bytes {
+            [byte] => *byte == key,
+            [ESC, ..] => begins(self.key, bytes).is_some_and(is_all),
+            _ => false,
+        };
+        if is_press && matches!(self.state, State::Paste { .. }) {
+            self.state = State::Keys { held: 0 };
+        }
     }
 
     /// Cuts the next piece from the front of `typed`. `None` if everything was processed or is

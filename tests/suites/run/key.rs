@@ -212,6 +212,21 @@ fn extended_key_sequences_are_recognized_and_pasted_keys_ignored() {
 }
 
 #[test]
+fn key_works_after_the_end_of_a_paste_was_lost() {
+    let daemon = TestDaemon::start();
+    let mut shell = Terminal::shell(&daemon);
+    shell.type_line("bgctl run --shell 'stty -echo; echo up; cat -v'");
+    shell.wait_text("up\n");
+    shell.type_keys("\x1b[200~a\x02b\r");
+    // Only then is the key typed, so that it is read alone.
+    shell.wait_text("^[[200~a^Bb\n");
+    shell.type_keys("\x02");
+    shell.wait_text("backgrounded by user");
+    shell.wait_prompt();
+    daemon.cancel(&[backgrounded(&shell.screen())]);
+}
+
+#[test]
 fn backgrounding_json_is_written_to_stderr() {
     let daemon = TestDaemon::start();
     let mut shell = Terminal::shell(&daemon);

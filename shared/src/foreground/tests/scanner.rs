@@ -282,6 +282,39 @@ fn paste_in_pieces_holds_nothing_and_still_ends() {
 }
 
 #[test]
+fn key_that_is_read_alone_works_after_the_end_of_a_paste_was_lost() {
+    for &press in PRESSES {
+        let mut scanner = KeyScanner::new(Key::default());
+        let mut pieces = Pieces::default();
+        // With other input, it may be a part of the text.
+        let together = format!("{press}x");
+        let reads = ["\x1b[200~a", &together, "\x1b[20", "", "\x1b", "\x1b[97;5u", RELEASES[0], press, "q"];
+        for read in reads {
+            scanner.note_read(read.as_bytes());
+            pieces.scan(&mut scanner, read.as_bytes());
+        }
+        let pasted = reads[..7].concat().into_bytes();
+        let expected = [(Pass, pasted), (Pressed, press.as_bytes().to_vec()), (Pass, b"q".to_vec())];
+        assert_eq!(pieces.0, expected, "{press:?}");
+    }
+}
+
+#[test]
+fn read_outside_a_paste_changes_nothing() {
+    let mut scanner = KeyScanner::new(Key::default());
+    let mut pieces = Pieces::default();
+    for read in ["\x1b", "\x02", "\x1b[98", ";5u", "\x02"] {
+        scanner.note_read(read.as_bytes());
+        pieces.scan(&mut scanner, read.as_bytes());
+    }
+    let expected = [(Pass, "\x1b\x02"), (Pressed, "\x1b[98;5u"), (Pressed, "\x02")];
+    assert_eq!(pieces.0, expected.map(|(kind, text)| (kind, text.as_bytes().to_vec())));
+    let mut scanner = KeyScanner::new(Key::NONE);
+    scanner.note_read(b"\0");
+    assert_eq!(scanner.scan(&mut &b"\0"[..]), Some(Piece::Pass(b"\0")));
+}
+
+#[test]
 fn input_after_a_press_is_left_to_the_caller() {
     let mut scanner = KeyScanner::new(Key::default());
     let mut typed: &[u8] = b"\x02exit\n";

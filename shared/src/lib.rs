@@ -31,6 +31,7 @@ pub mod handoff;
 pub mod holder;
 pub mod hole;
 pub mod id;
+mod lenient;
 pub mod limits;
 pub mod long_env;
 pub mod message;

@@ -127,16 +127,16 @@ pub struct InboxItem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::json_of_tests;
 
     #[test]
     fn notice_of_a_newer_daemon_has_an_unknown_kind_and_part() {
-        let item = r#"{"number":7,"key":"k","kind":"dreamt","at":"2026-01-01T00:00:00Z","title":"t","text":"x",
-            "result":{"text":"y","bytes":9,"part":"middle"},
-            "task":{"id":"0190c5a0-0000-7000-8000-000000000000","kind":"process","origin":"submit",
-                "status":"running","description":"d","cwd":"/","run":1,"resume_count":0,
-                "created_at":"2026-01-01T00:00:00Z","exit":null,"progress":{"output_bytes":0},
-                "output":{"path":"/o","bytes":0,"dropped_bytes":0}}}"#;
-        let item: InboxItem = crate::strict::from_str(item).unwrap();
+        let task = json_of_tests(r#""tags":[]"#);
+        let item = format!(
+            r#"{{"number":7,"key":"k","kind":"dreamt","at":"2026-01-01T00:00:00Z","title":"t","text":"x",
+                "result":{{"text":"y","bytes":9,"part":"middle"}},"task":{task}}}"#
+        );
+        let item: InboxItem = crate::strict::from_str(&item).unwrap();
         let (kind, part) = (item.notice.kind, item.notice.result.unwrap().part);
         assert_eq!((item.number, kind, part), (7, NoticeKind::Unknown, Part::Unknown));
         assert!(!kind.is_end());

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::consumption::{AgentUsage, PlanStep};
 use crate::failure::Failure;
 use crate::id::TaskId;
+use crate::lenient;
 use crate::order::{CancelReason, DEFAULT_GROUP, Dependency, Restart, Retry, Waiting};
 use crate::question::NeedsInput;
 use crate::ready::Ready;
@@ -299,7 +300,11 @@ pub struct Task {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     /// Session options given on submit or by the latest resume.
-    #[serde(default, skip_serializing_if = "AgentSettings::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "lenient::known_fields",
+        skip_serializing_if = "AgentSettings::is_empty"
+    )]
     pub settings: AgentSettings,
     /// The agent's own id of the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -327,7 +332,11 @@ pub struct Task {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on: Option<String>,
     /// Resources that it requests from the cluster that runs it.
-    #[serde(default, skip_serializing_if = "Resources::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "lenient::known_fields",
+        skip_serializing_if = "Resources::is_empty"
+    )]
     pub resources: Resources,
     /// State reported by the place that runs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -414,7 +423,7 @@ pub struct Task {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_at: Option<Timestamp>,
     /// When it is retried after a failure.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "lenient::known_fields", skip_serializing_if = "Option::is_none")]
     pub retry: Option<Retry>,
     /// When it is restarted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -543,6 +552,16 @@ impl Summary {
             Status::Cancelled => &mut self.cancelled,
         }
     }
+}
+
+/// Returns a task in JSON, with these members besides those that every task has.
+#[cfg(test)]
+pub(crate) fn json_of_tests(members: &str) -> String {
+    format!(
+        r#"{{"id":"3f2a9c1e-0000-4000-8000-000000000000","kind":"process","origin":"submit","status":"running",
+            "description":"d","cwd":"/","run":1,"resume_count":0,"created_at":"2026-01-01T00:00:00Z","exit":null,
+            "progress":{{"output_bytes":0}},"output":{{"path":"/o","bytes":0,"dropped_bytes":0}},{members}}}"#
+    )
 }
 
 #[cfg(test)]

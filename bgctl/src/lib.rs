@@ -37,6 +37,7 @@ mod measure;
 mod name;
 mod options;
 mod output;
+mod pages;
 mod pick;
 mod precheck;
 mod progress;

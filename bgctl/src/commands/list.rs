@@ -1,7 +1,6 @@
 //! `list`: lists tasks, newest first.
 
 mod hosts;
-mod pages;
 mod shown;
 mod watch;
 
@@ -11,12 +10,12 @@ use bgd_shared::limits::LIST_PAGE_DEFAULT;
 use bgd_shared::request::{ListParams, TaskList};
 use bgd_shared::task::{Status, Summary};
 
-use self::pages::fetch;
 use self::shown::Shown;
 use crate::cli::ListArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::pages::fetch;
 use crate::pick;
 use crate::remark::say;
 use crate::render::list_format::ListFormat;

@@ -26,8 +26,8 @@ use bgd_shared::error::ErrorKind;
 use bgd_shared::foreground::Key;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    AttachParams, DetachParams, ListParams, Method, ResizeParams, SubmitParams, TaskAttach, TaskDetach,
-    TaskList, TaskResize, TaskSubmit, TerminalSize,
+    AttachParams, DetachParams, Method, ResizeParams, SubmitParams, TaskAttach, TaskDetach, TaskList,
+    TaskResize, TaskSubmit, TerminalSize,
 };
 use bgd_shared::show::count;
 use bgd_shared::task::{Status, Task};
@@ -451,14 +451,8 @@ impl Console {
 
     /// Returns the active background tasks of this session.
     fn background(&mut self) -> Result<Vec<Task>, Failure> {
-        let params = ListParams {
-            session: Some(self.session.clone()),
-            status: vec![Status::Pending, Status::Running, Status::Resumed],
-            limit: Some(1000),
-            after: None,
-            ..ListParams::default()
-        };
-        let mut tasks = self.call::<TaskList>(&params)?.tasks;
+        let session = self.session.clone();
+        let mut tasks = news::active(&session, |page| self.call::<TaskList>(page))?;
         tasks.retain(|task| !task.foreground);
         Ok(tasks)
     }

@@ -11,13 +11,14 @@ use bgd_shared::client::{Client, ClientError};
 use bgd_shared::event::{Event, EventKind};
 use bgd_shared::id::TaskId;
 use bgd_shared::mutex::Mutex;
-use bgd_shared::request::{ListParams, SubscribeParams, TaskList};
+use bgd_shared::request::{ListParams, ListResult, SubscribeParams, TaskList};
 use bgd_shared::show;
 use bgd_shared::task::{Origin, Status, Task};
 
 use super::editor::{Heard as Said, MessageSender};
 use crate::failure::Failure;
 use crate::link::{Heard, Listener};
+use crate::pages::fetch;
 use crate::render::{bounded_line, clean, shortened};
 
 /// Maximum number of characters shown of a task's description, error, or agent's question.
@@ -67,15 +68,12 @@ impl News {
             place.connection += 1;
             (place.connection, place.seq)
         };
-        let session = Some(self.session.clone());
         let since = is_same.then_some(seq);
-        let params = SubscribeParams { session: session.clone(), since, ..SubscribeParams::default() };
+        let params =
+            SubscribeParams { session: Some(self.session.clone()), since, ..SubscribeParams::default() };
         let mut events = Listener::new(client, params)?;
         if !is_same {
-            let status = vec![Status::Pending, Status::Running, Status::Resumed];
-            let list =
-                ListParams { session, status, limit: Some(1000), after: None, ..ListParams::default() };
-            let watch = Watch::of(&events.call::<TaskList>(&list)?.tasks);
+            let watch = Watch::of(&active(&self.session, |page| Ok(events.call::<TaskList>(page)?))?);
             *self.place.lock() = Place { connection, seq: events.seq(), watch };
         }
         let (place, speaker) = (Arc::clone(&self.place), self.speaker.clone());
@@ -93,6 +91,19 @@ impl News {
         let thread = thread::Builder::new().name("news".to_owned()).spawn(run);
         thread.map(drop).map_err(|error| Failure::io("can't start a thread", &error))
     }
+}
+
+/// Lists the active tasks of a parent session, in as many calls as needed.
+///
+/// # Errors
+/// A call fails.
+pub fn active(
+    session: &str,
+    call: impl FnMut(&ListParams) -> Result<ListResult, Failure>,
+) -> Result<Vec<Task>, Failure> {
+    let status = vec![Status::Pending, Status::Running, Status::Resumed];
+    let params = ListParams { session: Some(session.to_owned()), status, ..ListParams::default() };
+    Ok(fetch(&params, usize::MAX, call)?.tasks)
 }
 
 /// Waits for an event and reports it. Returns false if nobody is listening any longer, or on another connection.

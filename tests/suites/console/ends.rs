@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use bgd_shared::limits::LIST_PAGE;
+use bgd_shared::request::{SubmitManyParams, SubmitParams, TaskSubmitMany};
 use bgd_shared::task::Status;
 use bgd_tests::{Process, Terminal, TestDaemon};
 
@@ -48,6 +50,24 @@ fn r71_leaving_console_ends_foreground_jobs_but_not_background_tasks() {
          1 task keeps running in the background: bgctl list --session here"
     ));
     only_the_background_goes_on(&daemon, &background, &beside);
+}
+
+#[test]
+fn console_counts_every_background_task_it_leaves_however_many_there_are() {
+    let daemon = TestDaemon::start();
+    let task = SubmitParams { hold: true, session: Some("here".into()), ..daemon.params() };
+    // One more than a page of `task.list` can have.
+    let argvs = vec![vec!["true".into()]; LIST_PAGE + 1];
+    let params = SubmitManyParams { task: Some(Box::new(task)), argvs, ..SubmitManyParams::default() };
+    assert_eq!(daemon.client().call::<TaskSubmitMany>(&params).unwrap().ids.len(), 1001);
+    let mut console = console(&daemon);
+    console.type_keys("\x04");
+    assert_eq!(console.ended().code(), Some(0));
+    let screen = console.screen();
+    assert!(
+        screen.ends_with("1001 tasks keep running in the background: bgctl list --session here"),
+        "{screen}"
+    );
 }
 
 #[test]

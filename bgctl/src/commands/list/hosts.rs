@@ -10,7 +10,6 @@ use bgd_shared::request::{ListParams, ListResult, TaskList, TaskOutput, TaskUsag
 use bgd_shared::task::{Summary, Task};
 use serde::Serialize;
 
-use super::pages::fetch;
 use super::shown::Shown;
 use super::watch::{draw, rows};
 use crate::context::Context;
@@ -18,6 +17,7 @@ use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{Link, outcome, reason};
 use crate::measure::{measured, percents};
+use crate::pages::fetch;
 use crate::progress::bar;
 use crate::remark::say;
 use crate::render::columns::{Field, Measured};

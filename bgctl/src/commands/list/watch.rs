@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use bgd_shared::event::EventKind;
 use bgd_shared::request::{Hello, HelloParams, ListParams, SubscribeParams, TaskList};
 
-use super::pages::fetch;
 use super::shown::Shown;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{Heard, Listener, sleep};
+use crate::pages::fetch;
 use crate::progress::bar;
 use crate::render::list_format::ListFormat;
 

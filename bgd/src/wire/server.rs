@@ -78,21 +78,25 @@ pub async fn run(
                     spare.refill();
                     let limits = *limits.borrow();
                     while connections.try_join_next().is_some() {}
-                    let room = match admit(&stream, connections.len(), &limits, &shared) {
-                        Ok(room) => room,
+                    let admitted = admit(&stream, connections.len(), &limits, &shared);
+                    let is_short = !matches!(admitted, Ok(Room::All));
+                    match admitted {
+                        Ok(room) => {
+                            let client = Client::new(shared.connections.next_client(), limits.client);
+                            let client = Arc::new(client.of_process(peer_pid(&stream)));
+                            match Connection::new(stream, client, room, limits.frame_bytes, &shared) {
+                                Ok(connection) => _ = connections.spawn(connection.serve(closing.clone())),
+                                Err(error) => tracing::warn!(%error, "a connection can't be watched"),
+                            }
+                        }
                         Err(error) => {
                             refuse(&stream, &error);
-                            continue;
+                            drop(stream);
                         }
-                    };
-                    let client = Client::new(shared.connections.next_client(), limits.client);
-                    let client = Arc::new(client.of_process(peer_pid(&stream)));
-                    match Connection::new(stream, client, room, limits.frame_bytes, &shared) {
-                        Ok(connection) => _ = connections.spawn(connection.serve(closing.clone())),
-                        Err(error) => tracing::warn!(%error, "a connection can't be watched"),
                     }
-                    if connections.len() > limits.connections {
-                        // A connection that was closed to make room ends meanwhile.
+                    if is_short || connections.len() > limits.connections {
+                        // A connection that was closed to make room ends meanwhile, and its descriptor becomes free:
+                        // without this, each of a burst would close another one.
                         tokio::task::yield_now().await;
                     }
                 }
@@ -201,6 +205,8 @@ impl Spare {
                     refuse(accepted, &no_descriptors());
                 }
                 self.refill();
+                // Connections that end meanwhile have descriptors.
+                tokio::task::yield_now().await;
             }
             Some(Errno::ECONNABORTED | Errno::EINTR) => {}
             Some(_) | None => {

@@ -64,11 +64,11 @@ fn outcomes_seen_in_terminal_are_not_notified_there() {
 
 #[test]
 fn held_notice_of_task_that_is_then_waited_for_or_cleared_is_not_shown() {
-    for verb in ["block", "output --follow", "clear"] {
+    for verb in ["block $id", "output --follow $id", "clear $id", "session end ."] {
         let daemon = start();
         let gate = Gate::new(&daemon, "gate");
         let mut terminal = open(&daemon, &BASH);
-        terminal.type_line(&format!("id=$(bgctl submit -- true); cat gate; bgctl {verb} $id; echo do''ne"));
+        terminal.type_line(&format!("id=$(bgctl submit -- true); cat gate; bgctl {verb}; echo do''ne"));
         after(&daemon, 1, HELD);
         gate.open();
         terminal.wait_text("\ndone\n");

@@ -181,6 +181,8 @@ pub enum Reply {
     /// Tasks were removed.
     Cleared {
         cleared: u64,
+        /// The tasks that the request has named or selected, whoever removed them.
+        tasks: Vec<TaskId>,
     },
     /// A parent session has ended.
     SessionEnded {
@@ -188,6 +190,8 @@ pub enum Reply {
         cancelled: u64,
         /// How many of its tasks were removed.
         cleared: u64,
+        /// Its tasks, whoever removed them.
+        tasks: Vec<TaskId>,
     },
     /// The content of an inbox.
     Inbox {

@@ -63,10 +63,10 @@ impl Dispatcher {
                     let (done, is_signal) = (std::mem::take(&mut done), std::mem::take(&mut is_signal));
                     let Some((answer, shape)) = self.pending.remove(&to) else { continue };
                     match reply {
-                        Reply::Cleared { cleared } => {
+                        Reply::Cleared { cleared, tasks: _ } => {
                             clears.push((answer, Clear::Tasks(ClearResult { cleared })));
                         }
-                        Reply::SessionEnded { cancelled, cleared } => {
+                        Reply::SessionEnded { cancelled, cleared, tasks: _ } => {
                             let result = SessionEndResult { cancelled, cleared };
                             clears.push((answer, Clear::Session(result)));
                         }

@@ -53,29 +53,21 @@ impl Dispatcher {
     }
 
     /// Drops the lines that wait for a terminal about tasks whose end an answer reports there, or that were cleared from
-    /// there.
+    /// there. What others have cleared in the same step does not count.
     pub(super) fn note_reported(&mut self, effects: &[Effect]) {
-        let mut cleared = Vec::new();
         for effect in effects {
-            let (to, reply) = match effect {
-                Effect::Reply { to, reply } => (to, reply),
-                Effect::Forget { task, .. } => {
-                    cleared.push(*task);
-                    continue;
-                }
-                _ => continue,
-            };
+            let Effect::Reply { to, reply } = effect else { continue };
+            let leader = self.pending.get(to).and_then(|(answer, _)| answer.client().leader);
+            let Some(leader) = leader else { continue };
             let ended: Vec<TaskId> = match reply {
-                Reply::Cleared { .. } => std::mem::take(&mut cleared),
+                Reply::Cleared { tasks, .. } | Reply::SessionEnded { tasks, .. } => tasks.clone(),
                 Reply::Tasks(tasks) | Reply::Blocked { tasks, .. } => {
                     tasks.iter().filter(|task| task.is_finished()).map(|task| task.id).collect()
                 }
                 _ => continue,
             };
-            if let Some(leader) = self.pending.get(to).and_then(|(answer, _)| answer.client().leader) {
-                for task in ended {
-                    self.notifier.reported(leader, task);
-                }
+            for task in ended {
+                self.notifier.reported(leader, task);
             }
         }
     }

@@ -243,12 +243,12 @@ impl Core {
                 self.reply(waiter.to, Reply::Tasks(tasks));
             }
             WaitAction::Clear => {
-                let cleared = self.remove_all(now, waiter);
-                self.reply(waiter.to, Reply::Cleared { cleared });
+                let (cleared, tasks) = self.remove_all(now, waiter);
+                self.reply(waiter.to, Reply::Cleared { cleared, tasks });
             }
             WaitAction::EndSession { cancelled } => {
-                let cleared = self.remove_all(now, waiter);
-                self.reply(waiter.to, Reply::SessionEnded { cancelled, cleared });
+                let (cleared, tasks) = self.remove_all(now, waiter);
+                self.reply(waiter.to, Reply::SessionEnded { cancelled, cleared, tasks });
             }
             WaitAction::Shutdown { cancelled, left } => {
                 self.reply(waiter.to, Reply::ShutDown { cancelled, left });
@@ -258,12 +258,13 @@ impl Core {
         }
     }
 
-    fn remove_all(&mut self, now: Now, waiter: &Waiter) -> u64 {
+    /// Removes the tasks of a wait. Returns how many were still there, and all of them.
+    fn remove_all(&mut self, now: Now, waiter: &Waiter) -> (u64, Vec<TaskId>) {
         let mut removed = 0;
         for (ordinal, _) in &waiter.tasks {
             removed += u64::from(self.remove(now, *ordinal));
         }
-        removed
+        (removed, waiter.tasks.iter().map(|(_, id)| *id).collect())
     }
 
     /// Removes a task. Returns whether it was still there.

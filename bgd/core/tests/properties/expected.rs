@@ -63,8 +63,8 @@ impl From<&Reply> for Answer {
             Reply::Blocked { tasks, timed_out } => {
                 Self::Blocked { tasks: short(tasks), timed_out: *timed_out }
             }
-            Reply::Cleared { cleared } => Self::Cleared(*cleared),
-            Reply::SessionEnded { cancelled, cleared } => {
+            Reply::Cleared { cleared, .. } => Self::Cleared(*cleared),
+            Reply::SessionEnded { cancelled, cleared, .. } => {
                 Self::SessionEnded { cancelled: *cancelled, cleared: *cleared }
             }
             Reply::Inbox { items, more, lost } => {

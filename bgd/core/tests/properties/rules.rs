@@ -57,7 +57,7 @@ fn r01_same_key_in_same_session_returns_same_task() {
     assert_eq!(desk.core.summary().total(), 3);
     // A cleared task no longer holds its key.
     let effects = desk.ask(Request::Clear { which: ids(&[id(4)]), active_too: true });
-    assert!(matches!(only_reply(&effects), Reply::Cleared { cleared: 1 }), "it was still pending");
+    assert!(matches!(only_reply(&effects), Reply::Cleared { cleared: 1, .. }), "it was still pending");
     assert_eq!(submit(&mut desk, 5, None), id(5));
 }
 
@@ -248,7 +248,7 @@ fn r05_concurrent_clear_leaves_task_in_the_cancel_reply() {
     assert!(replies(&desk.ask(Request::Clear { which: ids(&[task]), active_too: true })).is_empty());
     assert!(replies(&desk.cancel(ids(&[task]))).is_empty());
     let effects = desk.fact(task, exited(0, false));
-    let [Reply::Tasks(tasks), Reply::Cleared { cleared: 1 }] = replies(&effects)[..] else {
+    let [Reply::Tasks(tasks), Reply::Cleared { cleared: 1, .. }] = replies(&effects)[..] else {
         panic!("{effects:?}")
     };
     assert_eq!(tasks[0].id, task);
@@ -304,7 +304,7 @@ fn r10_finished_task_stays_until_cleared() {
     let effects = desk.ask(Request::Clear { which: ids(&[running]), active_too: false });
     assert_eq!(refusal(&effects), &CoreError::StillActive(running, Status::Running));
     let effects = desk.ask(Request::Clear { which: Selection::All { session: None }, active_too: false });
-    assert!(matches!(only_reply(&effects), Reply::Cleared { cleared: 1 }));
+    assert!(matches!(only_reply(&effects), Reply::Cleared { cleared: 1, .. }));
     assert!(matches!(effects[0], Effect::Forget { task, .. } if task == done));
     assert_eq!(events(&effects), [(EventKind::Cleared, done)]);
     assert_eq!(desk.core.get(&done.into()).unwrap_err(), CoreError::NotFound(done.to_string()));
@@ -420,7 +420,7 @@ fn r24_task_cleared_during_block_is_still_in_the_reply() {
     assert!(desk.block(&[one, two], None, All).is_empty());
     assert_eq!(events(&desk.fact(one, exited(1, false))).len(), 1);
     let effects = desk.ask(Request::Clear { which: ids(&[one]), active_too: false });
-    assert!(matches!(only_reply(&effects), Reply::Cleared { cleared: 1 }));
+    assert!(matches!(only_reply(&effects), Reply::Cleared { cleared: 1, .. }));
     let named = vec![(one, Status::Failed), (two, Status::Completed)];
     assert_eq!(blocked(&desk.fact(two, exited(0, false))), (named, false));
 }
@@ -453,14 +453,14 @@ fn r54_end_of_session_cancels_and_clears_only_its_tasks() {
     assert_eq!(ends(&effects), [(mine, TERM)]);
     assert_eq!(events(&effects), [(EventKind::Cancelled, mine_pending)]);
     let effects = desk.fact(mine, exited(0, false));
-    let Reply::SessionEnded { cancelled: 2, cleared: 2 } = only_reply(&effects) else {
+    let Reply::SessionEnded { cancelled: 2, cleared: 2, .. } = only_reply(&effects) else {
         panic!("{effects:?}")
     };
     assert_eq!(starts(&effects), [theirs]);
     let page = desk.core.list(&of_session("tmux:%1", 10)).unwrap();
     assert!(page.tasks.is_empty() && page.summary.total() == 0);
     let effects = desk.ask(Request::EndSession { session: "nobody's".into() });
-    assert!(matches!(only_reply(&effects), Reply::SessionEnded { cancelled: 0, cleared: 0 }));
+    assert!(matches!(only_reply(&effects), Reply::SessionEnded { cancelled: 0, cleared: 0, .. }));
 }
 
 #[test]

@@ -170,10 +170,10 @@ fn r10_task_being_resumed_is_cleared_only_with_active_tasks() {
     assert!(message.contains("is being resumed, so it can't be cleared"), "{message}");
     let all = Selection::All { session: None };
     let effects = desk.ask(Request::Clear { which: all, active_too: false });
-    assert!(matches!(only_reply(&effects), Reply::Cleared { cleared: 0 }));
+    assert!(matches!(only_reply(&effects), Reply::Cleared { cleared: 0, .. }));
     assert_eq!(ends(&desk.ask(Request::Clear { which: ids(&[task]), active_too: true })), [(task, TERM)]);
     let effects = desk.fact_of_run(task, 2, refused());
-    let [Reply::Error(_), Reply::Cleared { cleared: 1 }] = replies(&effects)[..] else {
+    let [Reply::Error(_), Reply::Cleared { cleared: 1, .. }] = replies(&effects)[..] else {
         panic!("{effects:?}")
     };
 }
@@ -186,7 +186,7 @@ fn r10_task_being_cleared_cannot_be_resumed() {
     assert!(replies(&desk.ask(clear(&[done, running]))).is_empty());
     assert_eq!(refusal(&desk.resume(done)), &CoreError::BeingCleared(done));
     let effects = desk.fact(running, exited(0, false));
-    assert!(matches!(only_reply(&effects), Reply::Cleared { cleared: 2 }));
+    assert!(matches!(only_reply(&effects), Reply::Cleared { cleared: 2, .. }));
     assert_eq!(desk.core.summary().total(), 0);
 }
 
@@ -486,7 +486,7 @@ fn r54_end_of_session_cancels_a_pending_resume() {
     assert_eq!(ends(&effects), [(id(1), TERM)]);
     assert_eq!(replies(&desk.fact_of_run(id(1), 2, started())).len(), 1);
     let effects = desk.fact_of_run(id(1), 2, turn_ended());
-    assert!(matches!(only_reply(&effects), Reply::SessionEnded { cancelled: 1, cleared: 1 }));
+    assert!(matches!(only_reply(&effects), Reply::SessionEnded { cancelled: 1, cleared: 1, .. }));
     let Effect::Event { kind: EventKind::Cancelled, task, .. } = &effects[0] else { panic!("{effects:?}") };
     let State::Finished(finished) = &task.state else { panic!("{task:?}") };
     assert_eq!(finished.outcome, Outcome::Cancelled(StopReason::SessionEnded));

@@ -372,7 +372,7 @@ fn r10_clear_with_active_tasks_covers_the_rest_of_an_entering_batch() {
         let there = entering(&mut desk);
         let effects = desk.ask_as(2, Request::Clear { which: Selection::All { session: None }, active_too });
         let cleared = replies(&effects).into_iter().find_map(|reply| match reply {
-            Reply::Cleared { cleared } => Some(*cleared),
+            Reply::Cleared { cleared, .. } => Some(*cleared),
             _ => None,
         });
         assert_eq!(cleared, Some(if active_too { there } else { 0 }));

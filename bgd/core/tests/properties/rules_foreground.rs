@@ -81,7 +81,7 @@ fn r10_clear_with_active_ends_and_removes_a_foreground_job() {
     assert_eq!(refusal(&desk.ask(clear(false))), &CoreError::StillActive(job, Status::Running));
     assert_eq!(ends(&desk.ask(clear(true))), [(job, TERM)]);
     let effects = desk.fact(job, exited(0, false));
-    assert!(matches!(only_reply(&effects), Reply::Cleared { cleared: 1 }));
+    assert!(matches!(only_reply(&effects), Reply::Cleared { cleared: 1, .. }));
     assert_eq!(refusal(&desk.detach(job)), &CoreError::NotFound(job.to_string()));
     assert!(desk.input(GONE).is_empty());
 }
@@ -118,7 +118,7 @@ fn r54_end_of_session_ends_its_foreground_jobs() {
     assert_eq!(events(&desk.fact(job, started())), [(Started, job)]);
     assert_eq!(ends(&desk.ask_as(2, Request::EndSession { session: "tmux:%1".into() })), [(job, TERM)]);
     let effects = desk.fact(job, exited(0, false));
-    assert!(matches!(only_reply(&effects), Reply::SessionEnded { cancelled: 1, cleared: 1 }));
+    assert!(matches!(only_reply(&effects), Reply::SessionEnded { cancelled: 1, cleared: 1, .. }));
     assert!(desk.input(GONE).is_empty());
 }
 

@@ -352,7 +352,7 @@ fn r55_waiting_read_survives_the_end_of_its_session() {
     let mut desk = Desk::new(1);
     assert!(desk.ask(read(0, 1000, 9)).is_empty());
     let effects = desk.ask(Request::EndSession { session: SESSION.into() });
-    assert!(matches!(only_reply(&effects), Reply::SessionEnded { cancelled: 0, cleared: 0 }));
+    assert!(matches!(only_reply(&effects), Reply::SessionEnded { cancelled: 0, cleared: 0, .. }));
     let task = submit(&mut desk, 1);
     assert!(replies(&desk.fact(task, started())).is_empty());
     assert_eq!(inbox(&desk.fact(task, exited(0, false))), (vec![(1, task)], false, 0));

@@ -314,7 +314,7 @@ fn r100_unknown_group_in_a_selection_is_refused() {
     desk.fact(task, exited(0, false));
     desk.ask(Request::RemoveGroup { name: "gpu".into() });
     let cleared = desk.ask(Request::Clear { which: in_group("gpu"), active_too: false });
-    assert!(matches!(only_reply(&cleared), Reply::Cleared { cleared: 1 }), "its tasks keep the name");
+    assert!(matches!(only_reply(&cleared), Reply::Cleared { cleared: 1, .. }), "its tasks keep the name");
     let refused = desk.ask(Request::Clear { which: in_group("gpu"), active_too: false });
     assert!(matches!(order_error(&refused), OrderError::UnknownGroup(..)));
 }

@@ -32,7 +32,7 @@ fn block(desk: &mut Desk, client: u64) -> Vec<Effect> {
 /// Clears all tasks that have ended.
 fn clear(desk: &mut Desk) -> u64 {
     let effects = desk.ask_as(9, Request::Clear { which: all(), active_too: false });
-    let Reply::Cleared { cleared } = only_reply(&effects) else { panic!("{effects:?}") };
+    let Reply::Cleared { cleared, .. } = only_reply(&effects) else { panic!("{effects:?}") };
     *cleared
 }
 
@@ -175,6 +175,23 @@ fn r22_block_on_40000_cleared_tasks_ends_in_linear_time() {
     let ended_in = thread_time().saturating_sub(began);
     assert_eq!(blocked(&effects).0.len() as u64, TASKS + 1);
     assert!(ended_in < cleared_in * 3, "cleared in {cleared_in:?}, ended in {ended_in:?}");
+}
+
+#[test]
+fn r10_clear_names_the_tasks_of_its_request_although_another_one_removes_them() {
+    let mut desk = Desk::new(1);
+    let (ended, running) = (desk.finished(1, 0), desk.running(2));
+    for (client, tasks) in [(1, &[ended, running][..]), (2, &[running])] {
+        let clear = Request::Clear { which: ids(tasks), active_too: true };
+        assert!(replies(&desk.ask_as(client, clear)).is_empty());
+    }
+    let effects = desk.fact(running, exited(0, false));
+    let [Reply::Cleared { cleared: 2, tasks: of_first }, Reply::Cleared { cleared: 0, tasks: of_second }] =
+        replies(&effects)[..]
+    else {
+        panic!("{effects:?}")
+    };
+    assert_eq!((&of_first[..], &of_second[..]), (&[ended, running][..], &[running][..]));
 }
 
 /// Only then is its output complete.

@@ -55,6 +55,11 @@ impl Inbox {
         self.items.is_empty() && self.waits.is_empty() && self.lost == 0
     }
 
+    /// Returns where the item with this number is.
+    fn position(&self, number: u64) -> Option<usize> {
+        self.items.binary_search_by_key(&number, |(number, _)| *number).ok()
+    }
+
     /// Returns the waits that the item with this number ends.
     fn ended_by(&self, number: u64) -> impl Iterator<Item = InboxWaitId> {
         self.waits.range(..(number, InboxWaitId(0))).map(|(_, id)| *id)
@@ -132,9 +137,9 @@ impl Inboxes {
     /// Returns an item with its parent session.
     pub fn item(&self, number: u64) -> Option<(Arc<str>, Arc<Notice>)> {
         let session = self.items.get(&number)?;
-        let items = &self.by_session.get(session)?.items;
-        let at = items.binary_search_by_key(&number, |(number, _)| *number).ok()?;
-        Some((Arc::clone(session), Arc::clone(&items.get(at)?.1)))
+        let inbox = self.by_session.get(session)?;
+        let (_, notice) = inbox.items.get(inbox.position(number)?)?;
+        Some((Arc::clone(session), Arc::clone(notice)))
     }
 
     /// Returns the parent session whose last lost item has this number, and how many items it has lost that no
@@ -252,7 +257,7 @@ impl Inboxes {
     /// many there are.
     pub fn reserve(&mut self, client: u64, session: &str, number: u64) -> (u64, u64) {
         let Some(inbox) = self.by_session.get(session) else { return (0, 0) };
-        let has_it = inbox.items.binary_search_by_key(&number, |(number, _)| *number).is_ok();
+        let has_it = inbox.position(number).is_some();
         let is_ours = has_it && *self.reserved.entry(number).or_insert(client) == client;
         (u64::from(is_ours), inbox.items.len() as u64)
     }
@@ -274,24 +279,28 @@ impl Inboxes {
     /// of those are up to it too: a client that has read that far either received them or was informed of the loss.
     /// Returns how many items were removed and how many are left.
     pub fn acknowledge(&mut self, client: u64, session: &str, upto: u64) -> (u64, u64) {
-        self.forget(session, upto, |_, by| by.is_none_or(|by| by == client))
-    }
-
-    /// Like [`Self::acknowledge`], for this item alone.
-    pub fn acknowledge_one(&mut self, session: &str, number: u64) -> (u64, u64) {
-        self.forget(session, number, |other, _| other == number)
-    }
-
-    /// Removes those items up to this number whose number and owner `is_gone` accepts.
-    fn forget(&mut self, session: &str, upto: u64, is_gone: impl Fn(u64, Option<u64>) -> bool) -> (u64, u64) {
         let Some(inbox) = self.by_session.get_mut(session) else { return (0, 0) };
         let end = inbox.items.partition_point(|(number, _)| *number <= upto);
-        let reserved = &self.reserved;
+        let is_free = |number: &u64| self.reserved.get(number).is_none_or(|by| *by == client);
         let (gone, kept): (Vec<Item>, Vec<Item>) =
-            inbox.items.drain(..end).partition(|(number, _)| is_gone(*number, reserved.get(number).copied()));
+            inbox.items.drain(..end).partition(|(number, _)| is_free(number));
         for item in kept.into_iter().rev() {
             inbox.items.push_front(item);
         }
+        self.forget(session, upto, gone)
+    }
+
+    /// Like [`Self::acknowledge`], for this item alone, whoever has reserved it. It may have many before it.
+    pub fn acknowledge_one(&mut self, session: &str, number: u64) -> (u64, u64) {
+        let Some(inbox) = self.by_session.get_mut(session) else { return (0, 0) };
+        let gone = inbox.position(number).and_then(|at| inbox.items.remove(at));
+        self.forget(session, number, gone.into_iter().collect())
+    }
+
+    /// Forgets these items, which were taken out of an inbox, and its losses up to this number. Returns how many items
+    /// these are and how many are left.
+    fn forget(&mut self, session: &str, upto: u64, gone: Vec<Item>) -> (u64, u64) {
+        let Some(inbox) = self.by_session.get_mut(session) else { return (0, 0) };
         let (done, left) = (gone.len() as u64, inbox.items.len() as u64);
         let reported_upto = if inbox.lost_upto <= upto { inbox.lost_upto } else { 0 };
         if reported_upto > 0 {
@@ -360,7 +369,9 @@ impl Inboxes {
     /// Empties the inbox of an ended parent session, because it will not be read. Waiting reads stay: a session with
     /// the same key may begin.
     pub fn remove(&mut self, session: &str) {
-        self.forget(session, u64::MAX, |_, _| true);
+        let Some(inbox) = self.by_session.get_mut(session) else { return };
+        let gone = std::mem::take(&mut inbox.items).into();
+        self.forget(session, u64::MAX, gone);
     }
 
     /// Lists the inboxes whose oldest item comes after this number, oldest first: parent session, number of the

@@ -143,6 +143,28 @@ fn thread_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("it is positive")
 }
 
+/// Submits a batch, and waits until all of its tasks are added.
+fn submit_batch(desk: &mut Desk, batch: u64, tasks: u64, session: Option<&str>) {
+    let item = |number| BatchItem {
+        id: TaskId::from_u128((1_u128 << 127) | (u128::from(batch) << 64) | u128::from(number)),
+        argv: [OsText::from("true")].into(),
+    };
+    let batch = TaskId::from_u128(batch.into());
+    let mut common = command(batch);
+    common.spec.session = session.map(Into::into);
+    let first = Some((Box::new(common), BatchLimits::default()));
+    let part = Part { batch, first, items: (0..tasks).map(item).collect(), more: false };
+    desk.ask(Request::SubmitMany(Box::new(part)));
+    while desk.core.has_more() {
+        desk.input(Input::Continue);
+    }
+}
+
+fn cancel_pending(desk: &mut Desk) {
+    let status = [Status::Pending].into();
+    desk.cancel(Selection::Matching(Box::new(bgd_core::Filter { status, ..Default::default() })));
+}
+
 /// The end of a wait looks up each task that was cleared meanwhile: searching 40,000 tasks for each of 40,000 would
 /// take seconds.
 #[test]
@@ -153,20 +175,9 @@ fn r22_block_on_40000_cleared_tasks_ends_in_linear_time() {
     roomy.tasks = 50_000;
     desk.input(configure(roomy));
     let last = desk.running(1);
-    let batch = TaskId::from_u128(7);
-    let item = |number| BatchItem {
-        id: TaskId::from_u128((1_u128 << 127) | u128::from(number)),
-        argv: [OsText::from("true")].into(),
-    };
-    let first = Some((Box::new(command(batch)), BatchLimits::default()));
-    let part = Part { batch, first, items: (0..TASKS).map(item).collect(), more: false };
-    desk.ask(Request::SubmitMany(Box::new(part)));
-    while desk.core.has_more() {
-        desk.input(Input::Continue);
-    }
+    submit_batch(&mut desk, 7, TASKS, None);
     assert!(block(&mut desk, 2).is_empty());
-    let status = [Status::Pending].into();
-    desk.cancel(Selection::Matching(Box::new(bgd_core::Filter { status, ..Default::default() })));
+    cancel_pending(&mut desk);
     let began = thread_time();
     assert_eq!(clear(&mut desk), TASKS);
     let cleared_in = thread_time().saturating_sub(began);
@@ -175,6 +186,38 @@ fn r22_block_on_40000_cleared_tasks_ends_in_linear_time() {
     let ended_in = thread_time().saturating_sub(began);
     assert_eq!(blocked(&effects).0.len() as u64, TASKS + 1);
     assert!(ended_in < cleared_in * 3, "cleared in {cleared_in:?}, ended in {ended_in:?}");
+}
+
+/// An item may have many before it: moving 10,000 for each of 10,000 would take seconds.
+#[test]
+fn r55_acknowledging_the_newest_items_one_by_one_takes_no_longer_than_the_oldest() {
+    const TASKS: u64 = 10_000;
+    let mut desk = Desk::new(1);
+    let mut roomy = limits(1);
+    (roomy.tasks, roomy.inbox_items) = (50_000, 50_000);
+    desk.input(configure(roomy));
+    // It has the only slot.
+    desk.running(1);
+    let taken_in = [7, 8].map(|batch| {
+        submit_batch(&mut desk, batch, TASKS, Some("s"));
+        cancel_pending(&mut desk);
+        let begin = (batch - 7) * TASKS + 1;
+        let mut numbers: Vec<u64> = (begin..begin + TASKS).collect();
+        if batch == 8 {
+            numbers.reverse();
+        }
+        let began = thread_time();
+        for (number, rest) in numbers.into_iter().zip((0..TASKS).rev()) {
+            let effects = desk.ask(Request::TakeItem { session: "s".into(), number, removes: true });
+            let Reply::Acknowledged { acknowledged, left } = only_reply(&effects) else {
+                panic!("{effects:?}")
+            };
+            assert_eq!((*acknowledged, *left), (1, rest));
+        }
+        thread_time().saturating_sub(began)
+    });
+    let [oldest_first, newest_first] = taken_in;
+    assert!(newest_first < oldest_first * 3, "oldest first in {oldest_first:?}, newest in {newest_first:?}");
 }
 
 #[test]

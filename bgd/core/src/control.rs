@@ -34,7 +34,7 @@ pub enum Control {
     Priority {
         /// -100 to 100; higher starts first.
         priority: i32,
-        /// The priority that the run keeps if the place refuses.
+        /// The priority that the run keeps if the place refuses; if it has refused that one, too, the one before.
         before: i32,
     },
     /// The task is no longer a foreground job of this client: stop showing it the task's terminal.

@@ -48,14 +48,33 @@ pub struct Elsewhere {
     /// The last signal that was sent to end it, other than SIGKILL.
     #[serde(default)]
     pub signal: Option<NonZeroI32>,
+    /// The last priority that the place refused after the next one was ordered, and the one that it kept.
+    #[serde(default)]
+    pub refused_priority: Option<(i32, i32)>,
 }
 
 impl Elsewhere {
     /// Reports whether the place has not reported anything about it yet.
     pub fn has_no_reports(&self) -> bool {
-        let Self { id, reason, unknown, refused, requeued, started: _, missing: _, submission: _, signal: _ } =
-            self;
+        let Self {
+            id,
+            reason,
+            unknown,
+            refused,
+            requeued,
+            started: _,
+            missing: _,
+            submission: _,
+            signal: _,
+            refused_priority: _,
+        } = self;
         id.is_none() && reason.is_none() && unknown.is_none() && refused.is_none() && *requeued == 0
+    }
+
+    /// Returns the priority that the place has if it refuses the one ordered after this one, which it may also have
+    /// refused.
+    pub fn kept_priority(&self, before: i32) -> i32 {
+        self.refused_priority.filter(|(refused, _)| *refused == before).map_or(before, |(_, kept)| kept)
     }
 
     /// Returns the size of its texts.

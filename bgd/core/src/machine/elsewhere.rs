@@ -111,13 +111,22 @@ impl Core {
         }
     }
 
-    /// Reverts the priority of a waiting task, as its place has not changed it.
+    /// Reverts the priority of a waiting task, as its place has not changed it. If another one was ordered meanwhile,
+    /// notes what the place kept: it may refuse that one, too.
     fn revert_priority(&mut self, now: Now, ordinal: Ordinal, refused: i32, before: i32) {
-        let is_wrong =
-            |task: &Task| refused != before && task.waits_elsewhere() && task.plan().priority == refused;
-        if self.registry.get(ordinal).is_some_and(is_wrong) {
-            self.replan(ordinal, |plan| plan.priority = before);
+        let task = self.registry.get(ordinal).filter(|task| task.waits_elsewhere());
+        let Some(task) = task else { return };
+        let kept = task.elsewhere.as_ref().map_or(before, |known| known.kept_priority(before));
+        if refused == kept {
+            return;
+        }
+        if task.plan().priority == refused {
+            self.replan(ordinal, |plan| plan.priority = kept);
             self.event(now, EventKind::Edited, ordinal);
+        } else {
+            self.registry.change(ordinal, |task| {
+                task.elsewhere.get_or_insert_default().refused_priority = Some((refused, kept));
+            });
         }
     }
 

@@ -205,6 +205,12 @@ impl Core {
         let plan = self.edited(now, ordinal, task, edit)?;
         self.replan(ordinal, |known| *known = plan);
         if let Some(priority) = priority {
+            // A refused one is the task's priority only if it was ordered again since then.
+            self.registry.change(ordinal, |task| {
+                if let Some(known) = &mut task.elsewhere {
+                    known.refused_priority.take_if(|(refused, _)| *refused == before);
+                }
+            });
             self.control_elsewhere(ordinal, Control::Priority { priority, before });
         }
         self.event(now, EventKind::Edited, ordinal);

@@ -63,6 +63,13 @@ fn concluded(verdict: Verdict, exit: Option<Exit>) -> Fact {
     place(PlaceFact::Concluded(Conclusion { exit, verdict, at: None }))
 }
 
+/// Returns the edit that gives a task this priority.
+fn prioritize(task: TaskId, priority: i32) -> Request {
+    let (description, group, slots, after, start) = (None, None, None, None, None);
+    let priority = Some(priority);
+    Request::Edit(Box::new(Edit { id: task.into(), description, group, priority, slots, after, start }))
+}
+
 fn controls(effects: &[Effect]) -> Vec<Control> {
     let of = |effect: &Effect| match effect {
         Effect::Control { control, .. } => Some(control.clone()),
@@ -228,12 +235,6 @@ fn r150_hold_and_priority_are_ordered_again_after_a_refusal() {
     let mut desk = Desk::new(4);
     let task = submitted(&mut desk, 1, |_| {});
     let hold = |held| Request::Hold { which: ids(&[task]), held };
-    let edit = || {
-        let priority = Some(-10);
-        let id = task.into();
-        let (description, group, slots, after, start) = (None, None, None, None, None);
-        Request::Edit(Box::new(Edit { id, description, group, priority, slots, after, start }))
-    };
     let refused = |control| place(PlaceFact::Refused { control: Some(control), why: "silent".into() });
     assert!(controls(&desk.ask(hold(false))).is_empty(), "nothing is refused yet");
     let asked = controls(&desk.ask(hold(true)));
@@ -246,7 +247,7 @@ fn r150_hold_and_priority_are_ordered_again_after_a_refusal() {
     assert!(!desk.task(task).plan().held);
     let lowered = Control::Priority { priority: -10, before: 0 };
     for _ in 0..2 {
-        assert_eq!(controls(&desk.ask(edit())), std::slice::from_ref(&lowered));
+        assert_eq!(controls(&desk.ask(prioritize(task, -10))), std::slice::from_ref(&lowered));
         desk.fact(task, refused(lowered.clone()));
     }
 }
@@ -255,17 +256,12 @@ fn r150_hold_and_priority_are_ordered_again_after_a_refusal() {
 fn r150_refused_priority_is_reverted_to_the_one_that_the_place_kept() {
     let mut desk = Desk::new(4);
     let task = submitted(&mut desk, 1, |_| {});
-    let edit = |priority| {
-        let (description, group, slots, after, start) = (None, None, None, None, None);
-        let priority = Some(priority);
-        Request::Edit(Box::new(Edit { id: task.into(), description, group, priority, slots, after, start }))
-    };
     let refused = |priority, before| {
         let control = Some(Control::Priority { priority, before });
         place(PlaceFact::Refused { control, why: "only lower".into() })
     };
-    desk.ask(edit(-3));
-    let asked = controls(&desk.ask(edit(5)));
+    desk.ask(prioritize(task, -3));
+    let asked = controls(&desk.ask(prioritize(task, 5)));
     assert_eq!(asked, [Control::Priority { priority: 5, before: -3 }]);
     assert_eq!(desk.task(task).plan().priority, 5);
     assert_eq!(
@@ -274,10 +270,30 @@ fn r150_refused_priority_is_reverted_to_the_one_that_the_place_kept() {
     );
     assert_eq!(desk.task(task).plan().priority, -3);
     // One that was changed again since then is not the refused one.
-    desk.ask(edit(7));
-    desk.ask(edit(-8));
+    desk.ask(prioritize(task, 7));
+    desk.ask(prioritize(task, -8));
     assert!(desk.fact(task, refused(7, -3)).is_empty(), "the reason is known");
     assert_eq!(desk.task(task).plan().priority, -8);
+}
+
+#[test]
+fn r150_priority_before_several_refused_ones_comes_back() {
+    for order in [[0, 1, 2], [0, 2, 1], [2, 1, 0]] {
+        let mut desk = Desk::new(4);
+        let task = submitted(&mut desk, 1, |_| {});
+        let refused = |control| place(PlaceFact::Refused { control: Some(control), why: "no".into() });
+        // All are ordered before the first answer.
+        let asked = [5, 7, 9].map(|priority| controls(&desk.ask(prioritize(task, priority))).remove(0));
+        for index in order {
+            desk.fact(task, refused(asked[index].clone()));
+        }
+        assert_eq!(desk.task(task).plan().priority, 0, "{order:?}");
+        // One that was refused once may be accepted later.
+        desk.ask(prioritize(task, 7));
+        let control = controls(&desk.ask(prioritize(task, 8))).remove(0);
+        desk.fact(task, refused(control));
+        assert_eq!(desk.task(task).plan().priority, 7, "{order:?}");
+    }
 }
 
 #[test]

@@ -28,15 +28,16 @@ pub enum RunTime {
 }
 
 impl RunTime {
-    /// Returns the run time of a run that has ended, at these times on the wall clock; without a start, it is that of the
-    /// run before.
+    /// Returns the run time of a run that has ended, at these times on the wall clock; if it has not started since the
+    /// one before ended, it is that one's.
     #[must_use]
     pub fn ended(self, now: Now, started_at: Option<Timestamp>, ended_at: Timestamp) -> Self {
         match (self, started_at) {
             // Only the wall clock knows an end that is learned of later.
             (Self::Since(began), _) if ended_at == now.wall => Self::Ms(now.mono.0.saturating_sub(began.0)),
+            // Each start replaces what is known: the given one is that of the run before.
+            (Self::Ms(_), _) | (_, None) => self,
             (_, Some(started_at)) => Self::Ms(ended_at.millis_since(started_at)),
-            (before, None) => before,
         }
     }
 
@@ -76,7 +77,9 @@ mod tests {
             "an end learned of late"
         );
         assert_eq!(RunTime::Unknown.ended(now, Some(at(90_000)), now.wall).ms(), Some(10_000));
-        assert_eq!(RunTime::Ms(3).ended(now, None, now.wall).ms(), Some(3), "of the run before");
+        for started in [None, Some(at(90_000))] {
+            assert_eq!(RunTime::Ms(3).ended(now, started, now.wall).ms(), Some(3), "of the run before");
+        }
         assert_eq!((since.ms(), RunTime::Unknown.ms()), (None, None));
     }
 }

@@ -14,7 +14,7 @@ use crate::control::Control;
 use crate::elsewhere::{Cause, Conclusion, Elsewhere, Verdict};
 use crate::input::PlaceFact;
 use crate::task::{Failure, Finished, Lingering, Ordinal, Outcome, Spec, State, StopReason, Task};
-use crate::time::{Now, RunTime};
+use crate::time::Now;
 
 impl Core {
     /// Handles a place's report about a run.
@@ -181,7 +181,8 @@ impl Core {
         self.end_pause(ordinal);
         self.change_task(ordinal, |task| {
             task.state = State::Starting { stop: None, env: None, give_up_at: None };
-            (task.ready_at, task.run_time) = (None, RunTime::Unknown);
+            task.ready_at = None;
+            task.run_time = task.run_time.ended(now, Some(started_at), now.wall);
             let known = task.elsewhere.get_or_insert_default();
             known.requeued = known.requeued.saturating_add(1);
             known.reason = Some(reason);

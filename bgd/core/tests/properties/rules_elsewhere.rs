@@ -390,6 +390,29 @@ fn r103_requeued_task_that_ends_while_waiting_counts_as_started() {
 }
 
 #[test]
+fn run_time_of_a_task_that_is_cancelled_after_it_was_requeued_does_not_include_the_wait() {
+    for end in [concluded(Verdict::Cancelled, None), Fact::StartFailed { failure: "cancelled".into() }] {
+        for knows_start in [false, true] {
+            let mut desk = Desk::new(4);
+            let task = submitted(&mut desk, 1, |_| {});
+            let start = knows_start.then_some(desk.now.wall);
+            desk.fact(task, started(start));
+            let pass = |desk: &mut Desk, ms| {
+                desk.now.wall = desk.now.wall.plus_ms(ms);
+                desk.wait(ms);
+            };
+            pass(&mut desk, 1000);
+            desk.fact(task, place(PlaceFact::Requeued { reason: "Preempted".into() }));
+            pass(&mut desk, 4000);
+            desk.cancel(ids(&[task]));
+            desk.fact(task, end.clone());
+            let run_time = desk.task(task).run_time.ms();
+            assert_eq!((desk.status(task), run_time), (Status::Cancelled, Some(1000)), "{end:?}");
+        }
+    }
+}
+
+#[test]
 fn r151_unknown_remote_state_leaves_task_running() {
     let mut desk = Desk::new(4);
     let task = submitted(&mut desk, 1, |_| {});

@@ -6,6 +6,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::replace::replace;
@@ -17,6 +18,9 @@ use crate::os::files::{private_folder, remove_if_there};
 
 /// The maximum number of notes read at once.
 pub const NOTES: usize = 10_000;
+
+/// The pause before a removal is tried again that a job's note has prevented.
+const NOTED_WITHIN: Duration = Duration::from_millis(100);
 
 /// The folder of a daemon instance for one cluster.
 #[derive(Clone, Debug)]
@@ -191,9 +195,17 @@ impl WorkFolder {
     /// # Errors
     /// An error of the system.
     pub fn remove(&self) -> io::Result<()> {
-        match fs::remove_dir_all(&self.0) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other,
+        let mut tries_left = 5;
+        loop {
+            match fs::remove_dir_all(&self.0) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                // A job that is just ending has written its note meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty && tries_left > 0 => {
+                    tries_left -= 1;
+                    std::thread::sleep(NOTED_WITHIN);
+                }
+                other => return other,
+            }
         }
     }
 }

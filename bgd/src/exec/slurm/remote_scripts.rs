@@ -160,10 +160,12 @@ pub fn files_of(key: &str, index: u32, split: bool, restarts: u32) -> Vec<String
     std::iter::once(format!("jobs/{key}/{index}")).chain(outputs).chain(ends).collect()
 }
 
-/// Returns a script that removes a work folder with everything in it.
+/// Returns a script that removes a work folder with everything in it, also if a job that is just ending writes its note
+/// there meanwhile.
 pub fn remove(folder: &Path) -> Script {
     let mut script = Script::new();
-    script.line(&[b"rm -rf -- ", &quoted(bytes(folder))]);
+    let remove = [b"rm -rf -- ".as_slice(), &quoted(bytes(folder))].concat();
+    script.line(&[&remove, b" || { sleep 1; ", &remove, b" || { sleep 1; ", &remove, b"; }; }"]);
     script
 }
 
@@ -263,6 +265,18 @@ mod tests {
         assert!(!folder.path().exists());
         let nowhere = WorkFolder::new("/proc/nowhere".into());
         assert_eq!(run(&write(&nowhere, "k1", &jobs)[0]).0, 1);
+    }
+
+    /// A job that is just ending writes its note there meanwhile.
+    #[test]
+    fn r151_folder_that_is_not_empty_at_first_is_removed() {
+        let home = tempfile::tempdir().unwrap();
+        let (folder, once) = (home.path().join("work"), home.path().join("once"));
+        fs::create_dir_all(folder.join("notes")).unwrap();
+        let rm = format!("[ -e {0} ] || {{ touch {0}; exit 1; }}; exec /bin/rm \"$@\"", once.display());
+        let path = testing::programs(&home, &[("rm", &rm)]);
+        assert_eq!(testing::run_with("/bin/sh", &path, &remove(&folder)).0, 0);
+        assert!(once.exists() && !folder.exists());
     }
 
     #[test]

@@ -69,6 +69,14 @@ impl Action {
         matches!(self, Self::Hold { .. } | Self::Nice { .. })
     }
 
+    /// Returns whether this action and a later one set the same property, so that only the later one counts.
+    pub const fn is_replaced_by(self, later: Self) -> bool {
+        matches!(
+            (self, later),
+            (Self::Hold { .. }, Self::Hold { .. }) | (Self::Nice { .. }, Self::Nice { .. })
+        )
+    }
+
     /// Returns whether the action ends the job.
     pub const fn ends(self) -> bool {
         matches!(self, Self::Cancel | Self::Kill | Self::End(_))
@@ -94,6 +102,13 @@ pub struct JobAction {
     pub done: Option<DoneSender>,
 }
 
+impl JobAction {
+    /// Returns whether only the later one of these orders counts.
+    fn is_replaced_by(&self, later: &Self) -> bool {
+        (self.task, self.run) == (later.task, later.run) && self.action.is_replaced_by(later.action)
+    }
+}
+
 /// The orders that are not carried out yet.
 #[derive(Debug, Default)]
 pub struct JobActions {
@@ -108,10 +123,23 @@ pub struct JobActions {
 impl JobActions {
     /// Adds an order. `listed`: the start of the last query that listed its job as this daemon's.
     pub fn add(&mut self, act: JobAction, listed: Option<Instant>) {
+        // An order that waits to be repeated would be carried out after this one.
+        let stays = |old: &JobAction| old.repeats == 0 || !old.is_replaced_by(&act);
+        self.doubtful.retain(stays);
+        self.open.retain(stays);
         if listed.is_some_and(|asked| asked + FRESH >= act.since) {
             self.open.push(act);
         } else {
             self.doubtful.push(act);
+        }
+    }
+
+    /// Has an order carried out once more when the job is listed again, which spaces the repetitions; not if a later
+    /// order replaces it.
+    pub fn repeat(&mut self, act: JobAction, now: Instant) {
+        let is_later = |later: &JobAction| act.is_replaced_by(later);
+        if !self.open.iter().chain(&self.doubtful).any(is_later) {
+            self.doubtful.push(JobAction { since: now, repeats: act.repeats + 1, ..act });
         }
     }
 
@@ -211,6 +239,28 @@ mod tests {
         assert_eq!(jobs(&actions.answered(now, |act| act.id.job == 2)), [3]);
         assert_eq!(jobs(&actions.doubt()), [0; 0]);
         assert!(!actions.is_due() && actions.has_doubts(), "what was known is old");
+    }
+
+    #[test]
+    fn r150_later_order_replaces_one_that_is_to_be_repeated() {
+        let (mut actions, now) = (JobActions::default(), Instant::now());
+        let hold = |held, number| act(Action::Hold { held, is_again: false }, number, now);
+        // One comes while the other is in progress, or waits to be repeated; another task's stays.
+        actions.add(hold(true, 1), Some(now));
+        let under_way = actions.take();
+        actions.add(hold(false, 1), Some(now));
+        actions.done(&under_way);
+        for act in under_way {
+            actions.repeat(act, now);
+        }
+        actions.repeat(hold(true, 2), now);
+        actions.repeat(hold(true, 3), now);
+        actions.add(hold(false, 2), Some(now));
+        assert!(actions.answered(now, |_| true).is_empty());
+        let (first, second) = (actions.take(), actions.take());
+        assert_eq!((jobs(&first), first[0].action), (vec![1, 2], hold(false, 1).action));
+        assert_eq!((jobs(&second), second[0].action, second[0].repeats), (vec![3], hold(true, 3).action, 1));
+        assert!(!actions.is_due());
     }
 
     #[test]

@@ -218,8 +218,7 @@ impl Cluster {
         let is_busy = matches!(result, Err(CommandError::Refused(why)) if error::is_about_moment(why));
         for act in actions {
             if is_busy && act.action.is_idempotent() && act.repeats < REPEATS {
-                // The cluster's next answer confirms the job again, which spaces the repetitions.
-                self.actions.add(JobAction { since: now, repeats: act.repeats + 1, ..act }, None);
+                self.actions.repeat(act, now);
                 continue;
             }
             let JobAction { action, task, run: number, done, .. } = act;

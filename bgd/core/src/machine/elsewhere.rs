@@ -115,7 +115,7 @@ impl Core {
     /// notes what the place kept: it may refuse that one, too.
     fn revert_priority(&mut self, now: Now, ordinal: Ordinal, refused: i32, before: i32) {
         let task = self.registry.get(ordinal).filter(|task| task.waits_elsewhere());
-        let Some(task) = task else { return };
+        let Some(task) = task.filter(|_| refused != before) else { return };
         let kept = task.elsewhere.as_ref().map_or(before, |known| known.kept_priority(before));
         if refused == kept {
             return;

@@ -7,7 +7,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 /// How long the end of a process waits for the last look.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The looks of one check.
 #[derive(Debug, Default)]
@@ -17,6 +17,8 @@ pub struct Looks {
     /// Notified when the process has ended: the next look is due, and is the last.
     again: Notify,
     has_ended: AtomicBool,
+    /// Whether the time in which the process must be ready no longer counts.
+    is_over: AtomicBool,
     /// Notified when a look that began after the end of the process was in vain.
     last_in_vain: Notify,
 }
@@ -57,8 +59,18 @@ impl Looks {
         self.again.notified().await;
     }
 
+    /// Notes that the process has ended, and thus can't be late any more.
+    pub fn stop_clock(&self) {
+        self.is_over.store(true, Ordering::Release);
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
     /// Has another look follow at once, after which the process is known not to have become ready, and waits for it.
     pub async fn look_once_more(&self) {
+        self.stop_clock();
         self.has_ended.store(true, Ordering::Release);
         self.again.notify_one();
         self.last_in_vain.notified().await;
@@ -80,7 +92,7 @@ impl LastLook {
     }
 
     /// Waits until the check has looked once more, which decides whether the process became ready before it ended, and
-    /// has reported that; at most 5 s, as the disk may hang.
+    /// has reported that; at most 2 s, as the disk may hang.
     pub async fn take(self) {
         let (done, is_done) = oneshot::channel();
         // Fails if the check has reported its outcome.

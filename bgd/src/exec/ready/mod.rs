@@ -195,6 +195,13 @@ impl Probe {
 /// time. That is so after the check was taken over from another program, and after the daemon stood still.
 async fn until_late(deadline: Option<Instant>, before: Before, looks: &Looks) {
     let Some(deadline) = deadline else { return std::future::pending().await };
+    until_passed(deadline, before, looks).await;
+    if looks.is_over() {
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn until_passed(deadline: Instant, before: Before, looks: &Looks) {
     let begin = Instant::now();
     let latest = deadline.max(begin + LOOK_PATIENCE);
     sleep_until(deadline).await;
@@ -243,9 +250,11 @@ pub fn watch_line(
     let ready = Ready::Line(pattern.into());
     let pattern = Box::<str>::from(pattern);
     let (last_look, mut ended) = LastLook::new();
+    let looks = Arc::new(Looks::default());
+    let of_watch = Arc::clone(&looks);
     let job = Job::start(async move {
         let streams = Streams::new(&files, sizes);
-        let (deadline, looks) = (timeout.map(|timeout| Instant::now() + timeout), Looks::default());
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let mut requester = None;
         let fact = tokio::select! {
             biased;
@@ -259,17 +268,23 @@ pub fn watch_line(
         // Not before the report, which thus precedes that of the end.
         drop(requester);
     });
-    LineWatch { _job: job, last_look }
+    LineWatch { _job: job, looks: of_watch, last_look }
 }
 
 /// A watch for a line in the output of a run elsewhere. Dropping it ends it.
 #[derive(Debug)]
 pub struct LineWatch {
     _job: Job,
+    looks: Arc<Looks>,
     last_look: LastLook,
 }
 
 impl LineWatch {
+    /// Notes that the run has ended, though some of its output may still have to come here: it can't be late any more.
+    pub fn stop_clock(&self) {
+        self.looks.stop_clock();
+    }
+
     /// Looks once more, as the run has ended and its output is complete.
     pub async fn finish(self) {
         self.last_look.take().await;
@@ -289,9 +304,30 @@ async fn until_ready(awaited: &Awaited, tree: &Tree, context: &Context, looks: &
             let folder = Path::new(awaited.folder.as_os_str());
             file::until_there(folder.join(&**path), &context.workers, looks).await;
         }
-        Ready::Notify => match &awaited.socket {
-            Some(socket) => notify::until_notified(socket, tree, &context.workers, looks).await,
-            None => std::future::pending().await,
-        },
+        Ready::Notify => {
+            if let Some(socket) = &awaited.socket {
+                notify::until_notified(socket, tree, &context.workers, looks).await;
+            } else {
+                looks.give_up();
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn r110_ended_run_is_not_late_while_its_output_is_fetched() {
+        let looks = Looks::default();
+        let deadline = Some(Instant::now() + Duration::from_secs(1));
+        until_late(deadline, Before::Nothing, &looks).await;
+        looks.stop_clock();
+        let late = until_late(deadline, Before::Nothing, &looks);
+        assert!(timeout(Duration::from_mins(10), late).await.is_err());
     }
 }

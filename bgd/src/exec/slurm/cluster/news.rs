@@ -238,6 +238,9 @@ impl Cluster {
             self.clean(files);
             return self.remove(task);
         }
+        if let Some(watch) = self.readiness.get(&task) {
+            watch.stop_clock();
+        }
         if self.is_far() {
             return self.conclude_there(now, task, conclusion);
         }

@@ -70,11 +70,8 @@ impl Action {
     }
 
     /// Returns whether this action and a later one set the same property, so that only the later one counts.
-    pub const fn is_replaced_by(self, later: Self) -> bool {
-        matches!(
-            (self, later),
-            (Self::Hold { .. }, Self::Hold { .. }) | (Self::Nice { .. }, Self::Nice { .. })
-        )
+    pub fn is_replaced_by(self, later: Self) -> bool {
+        self.is_idempotent() && std::mem::discriminant(&self) == std::mem::discriminant(&later)
     }
 
     /// Returns whether the action ends the job.

@@ -133,7 +133,7 @@ async fn look_until_found(
             Disk::Own => workers.run(look).await,
             Disk::Foreign => workers.ready_line(look).await,
         };
-        let Some((found, back)) = found else { return never(looks).await };
+        let Some((found, back)) = found else { return looks.give_up().await };
         streams = back;
         match found {
             Ok(Found::Line) => return,
@@ -144,7 +144,7 @@ async fn look_until_found(
             }
             Err(error) if is_final(&error, changes.is_some()) => {
                 tracing::warn!(%error, "the output of a task can't be searched");
-                return never(looks).await;
+                return looks.give_up().await;
             }
             // The file may be on a server that can't be reached for a moment.
             Err(error) => {
@@ -169,12 +169,6 @@ async fn until_changed(changes: Option<&AsyncFd<Changes>>) {
         }
         None => tokio::time::sleep(TICK).await,
     }
-}
-
-/// Looks no more.
-async fn never(looks: &Looks) {
-    looks.give_up();
-    std::future::pending::<()>().await;
 }
 
 /// Reports whether another look is pointless: the pattern is invalid, or the file was removed although there are events

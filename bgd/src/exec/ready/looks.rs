@@ -44,9 +44,10 @@ impl Looks {
         }
     }
 
-    /// Notes that no look will follow.
-    pub fn give_up(&self) {
+    /// Notes that no look will follow, and never returns.
+    pub async fn give_up<T>(&self) -> T {
         self.note_vain(Look { is_last: true });
+        std::future::pending().await
     }
 
     /// Waits until a look was in vain.

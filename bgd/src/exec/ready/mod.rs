@@ -121,13 +121,10 @@ impl Probe {
         let (about, reported) = (Arc::clone(&awaited), Arc::clone(&is_reported));
         let job = Job::start(async move {
             if !was_reported {
-                let (looks, mut requester) = (Looks::default(), None);
-                let fact = tokio::select! {
-                    biased;
-                    () = until_ready(&about, &tree, &context, &looks) => Some(Fact::Ready),
-                    () = until_late(deadline, before, &looks) => Some(Fact::NotReady),
-                    () = until_ended(&mut ended, &mut requester, &about.ready, &looks) => None,
-                };
+                let looks = Looks::default();
+                let is_ready = until_ready(&about, &tree, &context, &looks);
+                let is_late = until_late(deadline, before, &looks);
+                let (fact, requester) = outcome(is_ready, is_late, &mut ended, &about.ready, &looks).await;
                 // In this order, as the dispatcher may receive the report twice, but must not miss it.
                 if let Some(fact) = fact {
                     context.facts.send(tree.task, run, fact);
@@ -219,6 +216,25 @@ async fn until_passed(deadline: Instant, before: Before, looks: &Looks) {
     let _ = timeout_at(until, looks.until_vain()).await;
 }
 
+/// Waits for the outcome of a check: no fact if the process ends first. Also returns what the requester of the last look
+/// waits for: it is to be dropped once the fact is reported.
+async fn outcome(
+    is_ready: impl Future<Output = ()>,
+    is_late: impl Future<Output = ()>,
+    ended: &mut LastLookRequest,
+    ready: &Ready,
+    looks: &Looks,
+) -> (Option<Fact>, Option<oneshot::Sender<()>>) {
+    let mut requester = None;
+    let fact = tokio::select! {
+        biased;
+        () = is_ready => Some(Fact::Ready),
+        () = is_late => Some(Fact::NotReady),
+        () = until_ended(ended, &mut requester, ready, looks) => None,
+    };
+    (fact, requester)
+}
+
 /// Waits until the process has ended and a look after that was in vain. Notes who requested that look, and waits.
 async fn until_ended(
     ended: &mut LastLookRequest,
@@ -255,13 +271,9 @@ pub fn watch_line(
     let job = Job::start(async move {
         let streams = Streams::new(&files, sizes);
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
-        let mut requester = None;
-        let fact = tokio::select! {
-            biased;
-            () = line::until_found_from_afar(&pattern, streams, &context.workers, &looks) => Some(Fact::Ready),
-            () = until_late(deadline, Before::Nothing, &looks) => Some(Fact::NotReady),
-            () = until_ended(&mut ended, &mut requester, &ready, &looks) => None,
-        };
+        let is_ready = line::until_found_from_afar(&pattern, streams, &context.workers, &looks);
+        let is_late = until_late(deadline, Before::Nothing, &looks);
+        let (fact, requester) = outcome(is_ready, is_late, &mut ended, &ready, &looks).await;
         if let Some(fact) = fact {
             context.facts.send(task, run, fact);
         }
@@ -308,8 +320,7 @@ async fn until_ready(awaited: &Awaited, tree: &Tree, context: &Context, looks: &
             if let Some(socket) = &awaited.socket {
                 notify::until_notified(socket, tree, &context.workers, looks).await;
             } else {
-                looks.give_up();
-                std::future::pending::<()>().await;
+                looks.give_up::<()>().await;
             }
         }
     }

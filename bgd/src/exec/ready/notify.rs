@@ -24,10 +24,7 @@ const MESSAGE_FDS: usize = 253;
 /// another program takes over before the dispatcher is notified, it finds the message there. Reports to `looks` when no
 /// message is left.
 pub async fn until_notified(socket: &NotifySocket, tree: &Tree, workers: &Workers, looks: &Looks) {
-    let Some(messages) = messages(socket) else {
-        looks.give_up();
-        return std::future::pending().await;
-    };
+    let Some(messages) = messages(socket) else { return looks.give_up().await };
     // Of a socket that was empty from the beginning, the runtime reports nothing.
     let look = looks.begin();
     if receive(messages.get_ref(), MsgFlags::MSG_PEEK).is_err() {
@@ -100,8 +97,7 @@ async fn next(messages: &AsyncFd<OwnedFd>, flags: MsgFlags, looks: &Looks) -> Me
             }
             Err(error) => {
                 tracing::warn!(%error, "a notification can't be read");
-                looks.give_up();
-                return std::future::pending().await;
+                return looks.give_up().await;
             }
         }
     }

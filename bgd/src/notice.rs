@@ -20,9 +20,9 @@ const LONG_MS: u64 = 60_000;
 /// The escaping that makes a channel show text literally.
 #[derive(Clone, Copy)]
 pub struct Style {
-    /// Formats prose: titles, facts, questions.
+    /// Formats prose: titles, facts, questions. Their text is safe to show.
     pub words: fn(&str) -> String,
-    /// Formats a result, which is never empty.
+    /// Formats a result, which is never empty, and safe to show.
     pub result: fn(&str) -> String,
 }
 
@@ -116,7 +116,8 @@ fn reason(notice: &Wire) -> Option<&String> {
     }
 }
 
-/// Builds the whole text with these parts of the reason and the result.
+/// Builds the whole text with these parts of the reason and the result. It is made safe to show before it is escaped, as
+/// only a result in [`Wire::result`] is data for programs.
 fn text(notice: &Wire, why: Option<&str>, result: Option<&NoticeResult>, style: Style) -> String {
     let task = &notice.task;
     let mut words = vec![notice.title.clone(), facts(notice)];
@@ -134,13 +135,13 @@ fn text(notice: &Wire, why: Option<&str>, result: Option<&NoticeResult>, style: 
     if result.is_some_and(|result| result.part == Part::Gone) {
         words.extend([String::new(), "(its output is gone: the task was cleared)".to_owned()]);
     }
-    let mut lines = vec![(style.words)(&words.join("\n"))];
+    let mut lines = vec![(style.words)(&show::lines(&words.join("\n")))];
     if let Some(result) = result.filter(|result| !result.text.trim().is_empty()) {
         let rest = || (style.words)(&format!("({} bytes in all: bgctl output {})", result.bytes, task.id));
-        let body = result.text.trim_end();
+        let body = show::lines(result.text.trim_end());
         lines.push(String::new());
         match result.part {
-            Part::All | Part::Gone | Part::Unknown => lines.push((style.result)(body)),
+            Part::All | Part::Gone | Part::Unknown => lines.push((style.result)(&body)),
             Part::Beginning => lines.extend([(style.result)(&format!("{body} …")), rest()]),
             Part::End => lines.extend([rest(), (style.result)(&format!("… {body}"))]),
         }
@@ -335,6 +336,25 @@ mod tests {
         let text = fitting(&notice, style, 300, size);
         assert!(size(&text) <= 300 && text.contains(" …\n(the rest: bgctl status "), "{text}");
         assert!(!fitting(&notice, style, whole, size).contains("(the rest: "));
+    }
+
+    #[test]
+    fn r51_text_of_a_notice_shows_hidden_characters_of_a_result() {
+        let raw = "a\x1b[31m\x07\u{202e}b\u{85}\u{200b}\tc\n\u{2066}<d>";
+        let mut notice = notice("failed", 1000, &json!({"error": "no\u{202e}\nwhy\x1b"}));
+        notice.result = Some(NoticeResult { text: raw.to_owned(), bytes: 9, part: Part::All });
+        notice.title = title(&notice);
+        let shown = "a\u{fffd}[31m\u{fffd}b\u{fffd}\tc\n\u{fffd}<d>";
+        for style in [Style::PLAIN, Style { words: escaped, result: escaped }] {
+            let whole = fitting(&notice, style, usize::MAX, str::len);
+            assert!(whole.ends_with(&(style.result)(shown)), "{whole}");
+            // What must be cut is clean, too.
+            for most in 1..=whole.len() {
+                let text = fitting(&notice, style, most, str::len);
+                let is_clean = |c: char| matches!(c, '\n' | '\t') || !show::is_hidden(c) || c == '\u{fffd}';
+                assert!(text.chars().all(is_clean), "{most}: {text:?}");
+            }
+        }
     }
 
     #[test]

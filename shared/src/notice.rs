@@ -67,7 +67,8 @@ pub struct Notice {
     /// First line of `text`, as in `[BACKGROUND TASK FAILED] 3f2a9c1e exited with code 2, after 3m 10s: "build"`. A
     /// long description is shortened in the middle.
     pub title: String,
-    /// Full text, for people.
+    /// Full text, for people: control, direction-reversing and invisible characters are shown as U+FFFD. `result` has
+    /// them unchanged.
     pub text: String,
     /// Number of other tasks of the parent session that are `pending`, `running` or `resumed`. Missing if the task
     /// has no parent session.

@@ -252,6 +252,23 @@ fn notice_text_is_never_interpreted_as_markup() {
     });
 }
 
+#[test]
+fn r51_hidden_characters_of_a_result_are_shown_in_chats() {
+    parallel::for_each(ALL, |api| {
+        let server = ChatServer::start(api);
+        let daemon = started(&server, api);
+        // ESC, BEL, U+202E, U+0085, U+200B.
+        let line = r"printf 'a\033[31m\007\342\200\256b\302\205\342\200\213\tc\nthe end\n'";
+        run_for(&daemon, api, None, line);
+        let message = server.wait_text("the end");
+        let sent = message.sent.unwrap();
+        assert!(sent.contains("a\u{fffd}[31m\u{fffd}b\u{fffd}\tc\nthe end"), "{}: {sent:?}", api.name());
+        for hidden in ['\x1b', '\x07', '\u{202e}', '\u{85}', '\u{200b}'] {
+            assert!(!sent.contains(hidden), "{}: {sent:?}", api.name());
+        }
+    });
+}
+
 fn busy(api: Api, seconds: u32, global: bool) -> Reply {
     let body = match api {
         Api::Telegram => {

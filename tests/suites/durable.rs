@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -11,8 +10,8 @@ use bgd_tests::clock::WallClock;
 use bgd_tests::shared::event::EventKind;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{
-    DaemonUpgrade, DurableStatus, Hello, HelloParams, ListParams, Stdin, SubmitParams, SubscribeParams,
-    TaskList, TaskSubmit, UpgradeParams,
+    DaemonUpgrade, DurableStatus, Hello, HelloParams, ListParams, SubmitParams, SubscribeParams, TaskList,
+    UpgradeParams,
 };
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::user::must_be_root;
@@ -159,26 +158,6 @@ fn r125_output_event_numbers_are_not_reused_after_kill() {
     let next = Watch::new(daemon.client(), &since).until_kind(task, EventKind::Output).seq;
     assert!(next > seq, "{next} after {seq}");
     daemon.cancel(&[task]);
-}
-
-#[test]
-fn r127_pending_task_with_passed_descriptors_fails_after_kill() {
-    let mut daemon = TestDaemon::durable("max_concurrent_tasks = 1");
-    let running = endless(&daemon);
-    let argv = ["sh", "-c", "cat; echo ran > ran"].map(Into::into).to_vec();
-    let params = SubmitParams { argv: Some(argv), stdin: Some(Stdin::Fd), ..daemon.params() };
-    let (reader, _writer) = std::io::pipe().unwrap();
-    let sent = daemon.client().call_with_fds::<TaskSubmit>(&params, &[reader.as_fd()]).unwrap().task.id;
-    let other = daemon.submit(&["true"]);
-
-    crash(&mut daemon);
-
-    daemon.cancel(&[running]);
-    let tasks = daemon.block(&[running, sent, other]);
-    assert_eq!((tasks[1].status, tasks[2].status), (Status::Failed, Status::Completed));
-    let why = tasks[1].error.as_deref().unwrap_or_default();
-    assert!(why.contains("the descriptors sent with it were lost with the previous daemon"), "{why}");
-    assert!(!daemon.home().join("ran").exists(), "it has not run without them");
 }
 
 #[test]

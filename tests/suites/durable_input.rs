@@ -1,10 +1,14 @@
-//! The standard input of tasks of a durable daemon (R126): the keeper has a copy of the daemon's end, without any
-//! visible effect.
+//! The standard input of tasks of a durable daemon (R126, R127): the keeper has a copy of the daemon's end, and of what
+//! was sent with a task that has yet to start, without any visible effect.
 
 use std::fs;
+use std::io::{ErrorKind, PipeReader, Write as _, pipe};
+use std::os::fd::AsFd as _;
 
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::request::{Encoding, Stdin, SubmitParams, TaskWrite, WriteParams};
+use bgd_tests::shared::request::{
+    DaemonUpgrade, Encoding, Stdin, SubmitParams, TaskSubmit, TaskWrite, UpgradeParams, WriteParams,
+};
 use bgd_tests::shared::task::{Exit, Status};
 use bgd_tests::{Raw, TestDaemon, wait};
 use serde_json::json;
@@ -26,6 +30,15 @@ fn has_read_the_end(daemon: &TestDaemon, task: TaskId) {
     assert_eq!(daemon.block(&[task])[0].exit, Some(Exit::Code(3)));
     wait::poll_until("nothing lingers", || (!daemon.task(task).lingering).then_some(()));
     assert_eq!(daemon.output(task), b"end\n");
+}
+
+/// Submits a command that reads this pipe, whose descriptor is sent with it.
+#[track_caller]
+fn reads(daemon: &TestDaemon, reader: PipeReader, line: &str, hold: bool) -> TaskId {
+    let (shell, stdin) = (Some(line.into()), Some(Stdin::Fd));
+    let params = SubmitParams { shell, stdin, hold, ..daemon.params() };
+    let sent = daemon.client().call_with_fds::<TaskSubmit>(&params, &[reader.as_fd()]);
+    sent.expect("it is accepted").task.id
 }
 
 /// Reads its input in the background, and exits with 3 before the reader ends.
@@ -132,4 +145,74 @@ fn r126_input_stays_open_after_kill_if_its_end_was_refused() {
     client.answer::<TaskWrite>(number).expect("its input is open");
     assert_eq!(daemon.block(&[task])[0].exit, Some(Exit::Code(3)));
     assert!(daemon.output(task).ends_with(b"xend\n"));
+}
+
+#[test]
+fn r127_pending_task_keeps_stdin_sent_with_it_however_daemon_ends() {
+    let mut daemon = TestDaemon::durable("");
+    let (reader, mut writer) = pipe().unwrap();
+    let task = reads(&daemon, reader, "cat", true);
+    let ends: [fn(&mut TestDaemon); 5] = [
+        TestDaemon::kill9,
+        |daemon| assert!(daemon.stop().success()),
+        |daemon| {
+            kill_keeper(daemon);
+            daemon.kill9();
+        },
+        |daemon| {
+            daemon.client().call::<DaemonUpgrade>(&UpgradeParams::default()).expect("it is upgraded");
+            kill_keeper(daemon);
+            daemon.kill9();
+        },
+        TestDaemon::kill9,
+    ];
+    for (number, end) in ends.iter().enumerate() {
+        end(&mut daemon);
+        // Nobody but the keeper can still read it.
+        writeln!(writer, "{number}").expect("its reader is kept");
+        daemon.launch();
+        assert_eq!(daemon.task(task).status, Status::Pending);
+    }
+    drop(writer);
+
+    daemon.run(&["release", &task.to_string()]).success();
+
+    assert_eq!(daemon.block(&[task])[0].exit, Some(Exit::Code(0)));
+    assert_eq!(daemon.output(task), b"0\n1\n2\n3\n4\n");
+}
+
+/// A producer would otherwise never end.
+#[test]
+fn r127_writer_notices_end_of_task_that_stdin_was_sent_with() {
+    let daemon = TestDaemon::durable("");
+    for hold in [false, true] {
+        let (reader, mut writer) = pipe().unwrap();
+        let task = reads(&daemon, reader, "exec true", hold);
+        if hold {
+            daemon.cancel(&[task]);
+        }
+        daemon.block(&[task]);
+        let fails = || writer.write_all(b"x").err().map(|error| error.kind());
+        assert_eq!(wait::poll_until("nobody can read it", fails), ErrorKind::BrokenPipe);
+    }
+}
+
+#[test]
+fn r127_pending_task_fails_if_keeper_of_its_stdin_is_killed_with_daemon() {
+    let mut daemon = TestDaemon::durable("");
+    let (reader, _writer) = pipe().unwrap();
+    let task = reads(&daemon, reader, "cat; echo ran > ran", true);
+    let other = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    let keeper = daemon.keeper();
+    daemon.kill9();
+    keeper.kill();
+    keeper.gone();
+
+    daemon.launch();
+
+    let failed = &daemon.block(&[task])[0];
+    assert_eq!((failed.status, daemon.task(other).status), (Status::Failed, Status::Pending));
+    let why = failed.error.as_deref().unwrap_or_default();
+    assert!(why.contains("the descriptors sent with it were lost with the previous daemon"), "{why}");
+    assert!(!daemon.home().join("ran").exists(), "it has not run without them");
 }

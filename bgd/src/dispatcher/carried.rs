@@ -195,7 +195,7 @@ impl Dispatcher {
             }
         }
         for (task, fds) in inherited {
-            self.inherited.insert(task, fds.take(received)?);
+            self.inherited.insert(task, Arc::new(fds.take(received)?));
         }
         let core = &self.core;
         let spec = |task: TaskId| core.get(&task.into()).ok().map(|task| Arc::clone(&task.spec));
@@ -224,6 +224,7 @@ impl Dispatcher {
         self.subscribers.pump_all();
         let Self { executors, clients, .. } = self;
         executors.all().for_each(|executor| executor.activate(clients));
+        self.keep_all_inherited();
         self.notifier.resume_work();
         if let Some(durable) = &mut self.durable {
             durable.notices.extend(self.notifier.undelivered());

@@ -19,6 +19,7 @@ use crate::client::answer::Answer;
 use crate::core::durable::{Kept, TaskRow};
 use crate::core::{Begin, Core, Effect, Fact, Input, Ordinal, Reply, ReplyTo, Request, State, Task};
 use crate::exec::left::{Ended, HeldRun, Resumed};
+use crate::exec::messages::Inherited;
 use crate::journal::{Journal, Recorded};
 use crate::keeper::Key;
 use crate::os::clock::Stamp;
@@ -37,6 +38,8 @@ pub struct LeftRuns {
     pub runs: BTreeMap<Key, HeldRun>,
     /// Runs kept by another version, of which only the key can be read: they have started, and can't be continued.
     pub unread: BTreeSet<Key>,
+    /// The descriptors that pending tasks are to start with.
+    pub pending: BTreeMap<TaskId, Inherited>,
     /// Whether these include every process that announced itself and whose end was not written down.
     pub is_complete: bool,
     /// The last number of the reported events that may not be written down; `None` if unknown.
@@ -46,12 +49,14 @@ pub struct LeftRuns {
 }
 
 impl LeftRuns {
-    /// Returns the keys of all runs.
+    /// Returns the keys of everything held.
     pub fn held(&self) -> impl Iterator<Item = Key> {
-        self.runs.keys().chain(&self.unread).copied()
+        let pending = self.pending.keys().copied().map(Key::of_pending);
+        self.runs.keys().chain(&self.unread).copied().chain(pending)
     }
 
-    /// Keeps the runs that tasks still have, and those whose output has not ended.
+    /// Keeps the runs that tasks still have, those whose output has not ended, and the descriptors of tasks that have not
+    /// started.
     pub fn retain_known(&mut self, kept: &Kept) {
         let of = |(_, row): &(Ordinal, TaskRow)| {
             let task = &row.task;
@@ -60,6 +65,12 @@ impl LeftRuns {
         let known: HashMap<Key, bool> = kept.tasks.iter().filter_map(of).collect();
         self.runs.retain(|key, run| known.get(key).is_some_and(|has_run| *has_run || run.is_drained()));
         self.unread.retain(|key| known.get(key) == Some(&true));
+        let is_yet_to_start =
+            |task: &Task| matches!(task.state, State::Queued { .. } | State::Starting { .. });
+        let tasks = kept.tasks.iter().map(|(_, row)| &row.task);
+        let takers = tasks.filter(|task| task.spec.takes_descriptors() && is_yet_to_start(task));
+        let takers: HashSet<TaskId> = takers.map(|task| task.id).collect();
+        self.pending.retain(|task, _| takers.contains(task));
     }
 }
 
@@ -99,7 +110,7 @@ impl Dispatcher {
     /// Continues the state that an earlier daemon wrote, and the runs that it left. Other runs are lost, for the reason
     /// `why` or that of the keeper, unless they certainly did not start.
     pub fn begin_again(&mut self, mut kept: Kept, left: LeftRuns, why: &str) {
-        let LeftRuns { mut runs, unread, is_complete, sent_seq, lost_because } = left;
+        let LeftRuns { mut runs, unread, pending, is_complete, sent_seq, lost_because } = left;
         let notices = std::mem::take(&mut kept.notices);
         self.core = Core::restore(self.config.core_limits(), self.config.group_settings(), kept);
         if self.durable.is_some() {
@@ -116,7 +127,9 @@ impl Dispatcher {
         }
         // Until it is known what runs, a new start would be mistaken for one of the daemon before.
         self.handle(Input::HoldStarts(true));
-        let effects = self.core.end_unstartable(self.now());
+        self.continue_inherited(pending);
+        let (now, inherited) = (self.now(), &self.inherited);
+        let effects = self.core.end_unstartable(now, |task| inherited.contains_key(&task));
         self.commit_effects(effects);
         for client in self.core.clients_before() {
             self.handle(Input::Disconnected { client });
@@ -136,7 +149,7 @@ impl Dispatcher {
                 Some(run) => self.take_over_run(&task, run, false, did_more),
                 None => {
                     let can_start = is_complete && !is_held && announces_itself(&task);
-                    can_start && self.core.take_back_start(task.id)
+                    can_start && self.take_back_start(task.id)
                 }
             };
             if !is_resumed {
@@ -145,7 +158,8 @@ impl Dispatcher {
                 over.extend(is_held.then(|| over_of(&task)));
             }
         }
-        let mut effects = self.core.lose(self.now(), &ran);
+        let (now, inherited) = (self.now(), &self.inherited);
+        let mut effects = self.core.lose(now, &ran, |task| inherited.contains_key(&task));
         effects.extend(over);
         effects.push(Effect::CaughtUp { mark: 0 });
         self.commit_effects(effects);
@@ -461,7 +475,7 @@ impl Dispatcher {
         }
         let outlives = |task: &Task| announces_itself(task) && task.outlives_daemon();
         let is_left =
-            self.core.get(&task.into()).is_ok_and(|task| outlives(&task)) && self.core.take_back_start(task);
+            self.core.get(&task.into()).is_ok_and(|task| outlives(&task)) && self.take_back_start(task);
         if is_left {
             // Nothing starts until the signal is read, nor after that.
             self.handle(Input::HoldStarts(!self.core.is_closing() || self.has_trouble()));

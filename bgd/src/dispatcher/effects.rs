@@ -44,7 +44,7 @@ impl Dispatcher {
                     self.executors.all().for_each(|executor| executor.caught_up(mark));
                 }
                 Effect::Forget { executor, task, run } => {
-                    self.inherited.remove(&task);
+                    self.release_inherited(task);
                     self.with(executor, |executor| executor.forget(task));
                     // Only the runs of agents leave results.
                     let runs = if executor == ExecutorName::AGENT { run } else { 0 };
@@ -107,8 +107,9 @@ impl Dispatcher {
     }
 
     fn publish(&mut self, seq: u64, at: Timestamp, kind: EventKind, task: &Snapshot) {
-        if kind.is_terminal() {
-            self.inherited.remove(&task.id);
+        // Once it has started, the keeper holds its process instead.
+        if (kind.is_terminal() || kind == EventKind::Started) && task.spec.takes_descriptors() {
+            self.release_inherited(task.id);
         }
         if kind.is_terminal() || kind == EventKind::Retrying {
             self.notifier.end_typing(task.id);
@@ -138,7 +139,7 @@ impl Dispatcher {
         let shown = spec.pty.and_then(|_| self.core.get(&task.into()).ok());
         let owner = shown.and_then(|task| task.foreground);
         let owner = owner.and_then(|client| self.clients.get(&client).cloned());
-        let inherited = self.inherited.remove(&task).unwrap_or_default();
+        let inherited = self.inherited.remove(&task).and_then(Arc::into_inner).unwrap_or_default();
         self.has_started = true;
         let start = Start { task, run, spec, begin, inherited, owner };
         let Some(executor) = self.executors.of(executor) else {

@@ -11,6 +11,7 @@ mod effects;
 pub mod ending;
 mod executors;
 mod handoff;
+mod inherited;
 mod memory;
 mod notices;
 mod observers;
@@ -112,7 +113,7 @@ pub struct Dispatcher {
     /// Whether something was started in this turn. Executors proceed once the turn's answers have been sent.
     has_started: bool,
     /// Descriptors for the standard streams of tasks that have not started yet.
-    inherited: HashMap<TaskId, Inherited>,
+    inherited: HashMap<TaskId, Arc<Inherited>>,
     /// Callers that reported the exit of a handed-over process, until the end is known.
     exits: HashMap<TaskId, Vec<Answer>>,
     freed: FreedMemory,
@@ -544,12 +545,12 @@ impl Dispatcher {
         let id = command.id;
         let inherits_any = !inherited.is_empty();
         if inherits_any {
-            self.inherited.insert(id, inherited);
+            self.keep_inherited(id, inherited, command.foreground);
         }
         self.ask(answer, Shape::Submitted(id), Request::Submit(command));
         // A known idempotency key, or a refusal: the task does not exist, and nothing uses the descriptors.
         if inherits_any && self.core.get(&id.into()).is_err() {
-            self.inherited.remove(&id);
+            self.release_inherited(id);
         }
     }
 

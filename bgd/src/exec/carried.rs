@@ -178,6 +178,11 @@ impl InheritedState {
         Self { stdin: name(stdin), outputs: [name(&outputs[0]), name(&outputs[1])] }
     }
 
+    /// Returns the names of the descriptors in the order of [`Inherited::into_all`].
+    pub(super) fn names(&self) -> impl Iterator<Item = Fd> {
+        self.stdin.into_iter().chain(self.outputs.into_iter().flatten())
+    }
+
     /// Takes the descriptors out of `received`.
     ///
     /// # Errors

@@ -16,9 +16,10 @@ use bgd_shared::time::Timestamp;
 use rustix::fs::{FileType, fstat};
 
 use super::awaited::Awaited;
-use super::carried::{FlowState, JobState, LeftState, ProcessState, TerminalState};
+use super::carried::{FlowState, InheritedState, JobState, LeftState, ProcessState, TerminalState};
 use super::handed::copies::FlowCopy;
 use super::input::UnreadState;
+use super::messages::Inherited;
 use super::processes::mark::{self, Mark};
 use super::processes::members::{self, Stat, TASK_MARK};
 use super::ready::ProbeState;
@@ -170,6 +171,27 @@ impl HeldRun {
     pub fn notify_socket(&self) -> Option<&Path> {
         self.process.probe.as_ref()?.notify_socket()
     }
+}
+
+/// Returns the keeper's message about the descriptors that a pending task is to start with, and copies of them.
+///
+/// # Errors
+/// No descriptor is left.
+pub(super) fn pending_text(inherited: &Inherited) -> io::Result<(Vec<u8>, impl Iterator<Item = OwnedFd>)> {
+    let copies = inherited.try_clone()?;
+    let text = serde_json::to_vec(&InheritedState::of(&copies, &mut CarriedFds::default()))?;
+    Ok((text, copies.into_all()))
+}
+
+/// Decodes what the keeper held for a pending task.
+///
+/// # Errors
+/// It was written by another version, and this one can't decode it.
+pub fn read_pending(kept: Kept) -> io::Result<Inherited> {
+    let Kept { text, descriptors, .. } = kept;
+    let state: InheritedState = serde_json::from_slice(&text)?;
+    let names: Vec<Fd> = [Fd::OF_PROCESS].into_iter().chain(state.names()).collect();
+    state.take(&mut ReceivedFds::received(names.into_iter().zip(descriptors)))
 }
 
 /// The descriptors that go to the keeper with a run, and their names.
@@ -446,6 +468,27 @@ mod tests {
         let process = File::open("/dev/null").unwrap().into();
         let descriptors = [process].into_iter().chain(rest).collect();
         HeldRun::read(Kept { key, pid: 1, text, descriptors, ended_at: None }).unwrap()
+    }
+
+    #[test]
+    fn r127_descriptors_of_a_pending_task_return_from_the_keeper_in_their_places() {
+        let file = |path: &str| Some(OwnedFd::from(File::open(path).unwrap()));
+        let is = |fd: &Option<OwnedFd>, path: &str| {
+            let (of, wanted) = (fstat(fd.as_ref().unwrap()).unwrap(), rustix::fs::stat(path).unwrap());
+            assert_eq!(of.st_rdev, wanted.st_rdev, "{path}");
+        };
+        let key = Key::of_pending(TaskId::random());
+        assert!(key.is_of_pending());
+        let sent = Inherited { stdin: file("/dev/zero"), outputs: [None, file("/dev/full")] };
+        let (text, rest) = pending_text(&sent).unwrap();
+        let descriptors: Vec<OwnedFd> = file("/dev/null").into_iter().chain(rest).collect();
+        let kept = Kept { key, pid: 0, text: text.clone(), descriptors, ended_at: None };
+        let came = read_pending(kept).unwrap();
+        is(&came.stdin, "/dev/zero");
+        assert!(came.outputs[0].is_none());
+        is(&came.outputs[1], "/dev/full");
+        let lacks = Kept { key, pid: 0, text, descriptors: Vec::new(), ended_at: None };
+        assert!(read_pending(lacks).is_err(), "the descriptors have not arrived");
     }
 
     #[test]

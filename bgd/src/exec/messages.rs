@@ -46,6 +46,21 @@ impl Inherited {
     pub fn is_empty(&self) -> bool {
         self.stdin.is_none() && self.outputs.iter().all(Option::is_none)
     }
+
+    /// Duplicates the descriptors.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        let copy = |fd: &Option<OwnedFd>| fd.as_ref().map(OwnedFd::try_clone).transpose();
+        let [out, err] = &self.outputs;
+        Ok(Self { stdin: copy(&self.stdin)?, outputs: [copy(out)?, copy(err)?] })
+    }
+
+    /// Returns the descriptors, with that for the standard input first.
+    pub fn into_all(self) -> impl Iterator<Item = OwnedFd> {
+        self.stdin.into_iter().chain(self.outputs.into_iter().flatten())
+    }
 }
 
 /// The standard streams of a process.

@@ -51,7 +51,7 @@ fn is_crowded(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::ETOOMANYREFS as i32)
 }
 
-/// The subject of a message: a run of a task.
+/// The subject of a message: a run of a task, or the descriptors that it is to start with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     pub task: TaskId,
@@ -61,6 +61,16 @@ pub struct Key {
 impl Key {
     /// The key of the note with the last number of the reported events. No task has it.
     const OF_EVENTS: Self = Self { task: TaskId::from_u128(0), run: 1 };
+
+    /// Returns the key of the descriptors that a pending task is to start with. No run has it, as runs count from 1.
+    pub const fn of_pending(task: TaskId) -> Self {
+        Self { task, run: 0 }
+    }
+
+    /// Reports whether this is the key of the descriptors of a pending task.
+    pub const fn is_of_pending(self) -> bool {
+        self.run == 0
+    }
 
     /// The bit that makes the key of a run the key of the note of when its process ended. No run has it.
     const END: u32 = 1 << 31;

@@ -14,7 +14,7 @@ use super::instance;
 use super::running::Daemon;
 use crate::config::Durable;
 use crate::dispatcher::durable::LeftRuns;
-use crate::exec::left::{HeldRun, SparedProcesses};
+use crate::exec::left::{HeldRun, SparedProcesses, read_pending};
 use crate::exec::output::PROMPT;
 use crate::exec::processes::mark::Marks;
 use crate::journal::{self, Durability, Head, Journal, OpenError, Opened};
@@ -153,12 +153,14 @@ fn read(found: Found) -> LeftRuns {
     let mut left = LeftRuns { is_complete, sent_seq: Some(sent_seq), ..LeftRuns::default() };
     for kept in runs {
         let key = kept.key;
-        match HeldRun::read(kept) {
-            Ok(run) => _ = left.runs.insert(key, run),
-            Err(error) => {
-                tracing::error!(task = %key.task, %error, "what the keeper holds can't be read");
-                left.unread.insert(key);
-            }
+        let result = if key.is_of_pending() {
+            read_pending(kept).map(|inherited| _ = left.pending.insert(key.task, inherited))
+        } else {
+            HeldRun::read(kept).map(|run| _ = left.runs.insert(key, run))
+        };
+        if let Err(error) = result {
+            tracing::error!(task = %key.task, %error, "what the keeper holds can't be read");
+            left.unread.insert(key);
         }
     }
     left

@@ -229,6 +229,7 @@ fn r126_unadoptable_kept_runs_are_released_and_not_started_twice() {
         is_complete: true,
         sent_seq: Some(0),
         lost_because: None,
+        ..LeftRuns::default()
     };
     let (over, hears) = mpsc::channel();
     let mut daemon = Daemon::start_after(4, Some(Before { kept, left, over }));

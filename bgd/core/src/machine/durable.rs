@@ -234,13 +234,14 @@ impl Core {
         clients
     }
 
-    /// Requeues a task whose process was about to be started, but certainly was not. Returns false if the task is to
-    /// end, its environment was not kept, or its descriptors are gone.
+    /// Requeues a task whose process was about to be started, but certainly was not. `has_descriptors` says whether the
+    /// descriptors sent with it are still there. Returns false if the task is to end, its environment was not kept, or it
+    /// needs descriptors that are gone.
     #[must_use]
-    pub fn take_back_start(&mut self, id: TaskId) -> bool {
+    pub fn take_back_start(&mut self, id: TaskId, has_descriptors: bool) -> bool {
         let Some(ordinal) = self.registry.ordinal(id) else { return false };
         let env = self.registry.get(ordinal).and_then(|task| match &task.state {
-            State::Starting { stop: None, env, .. } if !task.spec.takes_descriptors() => {
+            State::Starting { stop: None, env, .. } if has_descriptors || !task.spec.takes_descriptors() => {
                 let kept = || self.registry.kept_env(ordinal).cloned();
                 env.as_ref().map(|KeptEnv(env)| env.clone()).or_else(kept)
             }
@@ -336,26 +337,32 @@ impl Core {
         again.or_else(repeat).into_iter().collect()
     }
 
-    /// Ends the runs of these tasks, whose fate is unknown, each for its reason.
+    /// Ends the runs of these tasks, whose fate is unknown, each for its reason. `has_descriptors` says of which tasks
+    /// the descriptors sent with them are still there.
     #[must_use]
-    pub fn lose(&mut self, now: Now, tasks: &[(TaskId, &str)]) -> Vec<Effect> {
+    pub fn lose(
+        &mut self,
+        now: Now,
+        tasks: &[(TaskId, &str)],
+        has_descriptors: impl Fn(TaskId) -> bool,
+    ) -> Vec<Effect> {
         for (id, why) in tasks {
             if let Some(ordinal) = self.registry.ordinal(*id) {
                 self.lose_one(now, ordinal, why);
             }
         }
         // Some of the tasks may be retried.
-        self.end_without_descriptors(now);
+        self.end_without_descriptors(now, has_descriptors);
         self.propagate(now);
         self.take_effects()
     }
 
     /// Ends the pending tasks that can never start: those that need descriptors sent with them, which were lost with
-    /// the previous daemon, and those that wait for a task lost from a damaged journal. Must be called before anything
-    /// can start.
+    /// the previous daemon, and those that wait for a task lost from a damaged journal. `has_descriptors` says of which
+    /// tasks the descriptors are still there. Must be called before anything can start.
     #[must_use]
-    pub fn end_unstartable(&mut self, now: Now) -> Vec<Effect> {
-        self.end_without_descriptors(now);
+    pub fn end_unstartable(&mut self, now: Now, has_descriptors: impl Fn(TaskId) -> bool) -> Vec<Effect> {
+        self.end_without_descriptors(now, has_descriptors);
         let lost = self.dependents.iter().filter(|(other, _)| self.registry.get(**other).is_none());
         let waiting: BTreeSet<Ordinal> = lost.flat_map(|(_, waiting)| waiting.iter().copied()).collect();
         for ordinal in waiting {
@@ -374,8 +381,11 @@ impl Core {
         self.end(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)));
     }
 
-    fn end_without_descriptors(&mut self, now: Now) {
-        let needs = |task: &Task| task.spec.takes_descriptors() && matches!(task.state, State::Queued { .. });
+    fn end_without_descriptors(&mut self, now: Now, has_descriptors: impl Fn(TaskId) -> bool) {
+        let needs = |task: &Task| {
+            let is_pending = matches!(task.state, State::Queued { .. });
+            is_pending && task.spec.takes_descriptors() && !has_descriptors(task.id)
+        };
         let tasks = self.registry.iter().filter(|(_, task)| needs(task));
         for ordinal in tasks.map(|(ordinal, _)| ordinal).collect::<Vec<_>>() {
             let why = "the descriptors sent with it were lost with the previous daemon";

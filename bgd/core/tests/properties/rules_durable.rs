@@ -10,6 +10,7 @@ use bgd_core::{
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::order::{After, Condition, Restart};
+use bgd_shared::request::Stdin;
 use bgd_shared::task::{Exit, Status};
 use bgd_shared::time::Timestamp;
 
@@ -257,7 +258,7 @@ fn r130_dependents_of_an_unreadable_task_fail() {
     };
     let tasks = [submit(desk, 3, after(lost)), submit(desk, 4, after(known))];
     let mut durable = durable.damaged(10, &[lost]);
-    let effects = durable.desk.core.end_unstartable(durable.desk.now);
+    let effects = durable.desk.core.end_unstartable(durable.desk.now, |_| false);
     assert_eq!(events(&effects), [(EventKind::Failed, tasks[0])]);
     assert_eq!(tasks.map(|task| durable.desk.status(task)), [Status::Failed, Status::Pending]);
 }
@@ -296,7 +297,7 @@ fn r130_tasks_of_an_entering_batch_that_depend_on_an_unreadable_task_fail() {
 
         let Durable { mut desk, .. } = durable.damaged(10, &unread);
 
-        let _ = desk.core.end_unstartable(desk.now);
+        let _ = desk.core.end_unstartable(desk.now, |_| false);
         while desk.core.has_more() {
             desk.input(Input::Continue);
         }
@@ -375,8 +376,33 @@ fn r126_exit_recorded_before_a_kill_decides_about_retry() {
         let effects = durable.desk.fact(task, exited(code, true));
         assert_eq!(ends(&effects).is_empty(), code == 3, "the rest of its tree ends first");
         let mut durable = durable.killed_for(10);
-        let _ = durable.desk.core.lose(durable.desk.now, &[(task, "the keeper was killed")]);
+        let _ = durable.desk.core.lose(durable.desk.now, &[(task, "the keeper was killed")], |_| false);
         assert_eq!(durable.desk.status(task), status);
+    }
+}
+
+/// A task that waits, and one whose process was about to be started.
+#[test]
+fn r127_tasks_start_with_descriptors_that_outlive_the_daemon() {
+    for are_there in [true, false] {
+        let mut durable = Durable::new();
+        let desk = &mut durable.desk;
+        for number in [1, 2] {
+            let mut command = command(id(number));
+            command.spec.stdin = Some(Stdin::Fd);
+            command.plan.hold = number == 1;
+            desk.ask(Request::Submit(Box::new(command)));
+        }
+        let mut desk = durable.killed_for(10).desk;
+        desk.input(Input::HoldStarts(true));
+        let _ = desk.core.end_unstartable(desk.now, |_| are_there);
+        assert_eq!(desk.core.take_back_start(id(2), are_there), are_there);
+        let lost: &[(TaskId, &str)] = if are_there { &[] } else { &[(id(2), "the daemon was killed")] };
+        let _ = desk.core.lose(desk.now, lost, |_| are_there);
+        let status = if are_there { Status::Pending } else { Status::Failed };
+        assert_eq!([1, 2].map(|number| desk.status(id(number))), [status; 2]);
+        let effects = desk.input(Input::HoldStarts(false));
+        assert_eq!(starts(&effects), if are_there { vec![id(2)] } else { Vec::new() });
     }
 }
 
@@ -388,7 +414,7 @@ fn r126_attempt_lost_while_starting_has_no_exit() {
     let task = submit(&mut durable.desk, 1, repeated(rule));
     assert_eq!(starts(&durable.desk.fact(task, exited(3, false))), [task]);
     let mut durable = durable.killed_for(10);
-    let _ = durable.desk.core.lose(durable.desk.now, &[(task, "the machine was restarted")]);
+    let _ = durable.desk.core.lose(durable.desk.now, &[(task, "the machine was restarted")], |_| false);
     let finished = durable.desk.task(task).finished().cloned().unwrap();
     assert_eq!((durable.desk.status(task), finished.exit, finished.pid), (Status::Failed, None, None));
 }
@@ -434,7 +460,7 @@ fn r126_first_attempt_lost_while_starting_is_followed_by_another() {
         durable.desk.ask(Request::Submit(Box::new(command)));
         assert_eq!(durable.desk.status(task), Status::Running, "it is being started");
         let mut durable = durable.killed_for(10);
-        let _ = durable.desk.core.lose(durable.desk.now, &[(task, "the machine was restarted")]);
+        let _ = durable.desk.core.lose(durable.desk.now, &[(task, "the machine was restarted")], |_| false);
         let lost = durable.desk.task(task);
         let attempts = lost.plan().again.as_ref().map(|again| again.attempts.len());
         assert_eq!((lost.status(), attempts), (Status::Pending, Some(1)), "{rule:?}");
@@ -447,7 +473,7 @@ fn r107_runs_lost_by_machine_restarts_are_no_crash_loop() {
     let task = submit(&mut durable.desk, 1, repeated(Rule::Restart(Restart::Always)));
     for _ in 0..12 {
         durable = durable.killed_for(10);
-        let _ = durable.desk.core.lose(durable.desk.now, &[(task, "the machine was restarted")]);
+        let _ = durable.desk.core.lose(durable.desk.now, &[(task, "the machine was restarted")], |_| false);
         assert_eq!(starts(&durable.desk.wait(60_000)), [task]);
         durable.desk.fact(task, Fact::Started { pid: Some(100) });
     }

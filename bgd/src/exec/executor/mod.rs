@@ -107,6 +107,13 @@ pub trait Executor {
     /// of its own runs.
     fn collect_usage(&mut self, _ended: UsagePending) {}
 
+    /// Has a durable daemon's record for the next one include the descriptors that a pending task is to start with,
+    /// until [`Self::release_inherited`] or as long as they are open here.
+    fn keep_inherited(&mut self, _task: TaskId, _inherited: &Arc<Inherited>) {}
+
+    /// Called when a task has started or ended: the next daemon needs no descriptors to start it.
+    fn release_inherited(&mut self, _task: TaskId) {}
+
     /// Called by a durable daemon when the end of a run, with all of its processes, has been written to the journal:
     /// the data kept about the run for the next daemon is no longer needed.
     fn end_recorded(&mut self, _task: TaskId, _run: u32) {}

@@ -50,6 +50,8 @@ impl Local {
             reports,
             keeper,
             replaced,
+            // Kept anew by the dispatcher, which has the descriptors.
+            waiting: _,
             ends,
             context,
         } = self;

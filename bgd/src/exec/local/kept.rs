@@ -93,6 +93,7 @@ impl Local {
         for task in all {
             self.copy_for_keeper(task);
         }
+        self.keep_all_waiting();
         self.tell_complete();
     }
 
@@ -407,6 +408,6 @@ fn held(task: TaskId, supervised: &Supervised, copies: &mut Copies) -> io::Resul
 }
 
 /// Returns a substitute for the pidfd of a reaped process; like a pidfd, it is readable.
-fn ended() -> io::Result<OwnedFd> {
+pub(super) fn ended() -> io::Result<OwnedFd> {
     Ok(File::open("/dev/null")?.into())
 }

@@ -10,6 +10,7 @@ mod kept;
 mod open_terminals;
 mod replaced;
 mod terminals;
+mod waiting;
 
 use std::collections::HashMap;
 use std::io;
@@ -30,6 +31,7 @@ use self::handoffs::Handoffs;
 use self::helpers::Helpers;
 use self::open_terminals::OpenTerminals;
 use self::replaced::{Renewal, Replaced};
+use self::waiting::Waiting;
 use super::carried::Carried;
 use super::context::Context;
 use super::executor::{
@@ -39,7 +41,7 @@ use super::handed::Handoff;
 use super::input::InputPipe;
 use super::input::unread::UnreadBytes;
 use super::left::{self, HeldRun, Resumed, SparedProcesses};
-use super::messages::{Report, StartOrder, StartedProcess, Streams};
+use super::messages::{Inherited, Report, StartOrder, StartedProcess, Streams};
 use super::supervise::process::{Processes, Supervised};
 use super::supervise::starting::Wanted;
 use super::threads::thread_pool::ThreadPool;
@@ -76,6 +78,8 @@ pub struct Local {
     keeper: Option<Arc<Keeper>>,
     /// The work left until a replacement keeper holds all runs.
     replaced: Replaced,
+    /// What the keeper holds for pending tasks.
+    waiting: Waiting,
     /// When processes ended of which a supervisor is yet to report the exit, if there was no daemon then.
     ends: HashMap<Key, Timestamp>,
     context: Context,
@@ -102,6 +106,7 @@ impl Local {
             reports,
             keeper: None,
             replaced: Replaced::default(),
+            waiting: Waiting::default(),
             ends: HashMap::new(),
             context,
         }
@@ -354,6 +359,14 @@ impl Executor for Local {
         })
     }
 
+    fn keep_inherited(&mut self, task: TaskId, inherited: &Arc<Inherited>) {
+        self.keep_waiting(task, inherited);
+    }
+
+    fn release_inherited(&mut self, task: TaskId) {
+        self.close_waiting(task);
+    }
+
     fn end_recorded(&mut self, task: TaskId, run: u32) {
         self.close_over(task, run);
     }
@@ -480,7 +493,7 @@ impl Executor for Local {
         // keeper that has them.
         let is_starting = || !(self.processes.starting.is_empty() && self.starts.is_empty());
         let has_tasks = || self.processes.supervised.keys().any(|task| !self.helpers.owns(*task));
-        let has_runs = || has_tasks() || !self.handoffs.drained.is_empty();
+        let has_runs = || has_tasks() || !self.handoffs.drained.is_empty() || !self.waiting.is_empty();
         let lacks_runs = || self.replaced.lacks_runs() && has_runs();
         self.helpers.is_busy() || self.leaves && (is_starting() || lacks_runs())
     }

@@ -133,7 +133,8 @@ pub fn of_socket(error: &SocketError) -> Code {
         SocketError::Link(_)
         | SocketError::NotAFolder(_)
         | SocketError::ForeignOwner { .. }
-        | SocketError::TooOpen { .. } => Code::NOT_ALLOWED,
+        | SocketError::TooOpen { .. }
+        | SocketError::Closed { .. } => Code::NOT_ALLOWED,
         SocketError::Missing(_) => Code::NO_DAEMON,
         SocketError::Io { source, .. } => of_system(source),
     }

@@ -151,11 +151,16 @@ impl From<SocketError> for Failure {
             SocketError::ForeignOwner { owner, me: 0, path } => failure.hint(as_its_user(owner, &path)),
             // Any other folder may be shared on purpose, such as /tmp.
             SocketError::TooOpen { path, .. } if is_usual(&path) => {
-                failure.hint(format!("chmod 700 {}", quoted(path.as_os_str().as_encoded_bytes())))
+                failure.hint(open_only_to_its_user(&path))
             }
+            SocketError::Closed { path, .. } => failure.hint(open_only_to_its_user(&path)),
             _ => failure,
         }
     }
+}
+
+fn open_only_to_its_user(folder: &Path) -> String {
+    format!("chmod 700 {}", quoted(folder.as_os_str().as_encoded_bytes()))
 }
 
 /// Reports whether this is the folder of the socket where no other one is chosen.

@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 pub use bgd_shared::dirs::{
     known_config_home as config_home, known_data_home as data_home, known_home as home, variable,
 };
-use bgd_shared::replace;
+use bgd_shared::{owned, replace};
 
 use crate::exit::Code;
 use crate::failure::Failure;
 
-/// Writes a file that others may read, and creates its folder. Concurrent readers see the old file or the new one.
+/// Writes a file that others may read, unless the umask forbids that, and creates its folder. Concurrent readers see the old file or the new one.
 ///
 /// # Errors
 /// The folder or the file can't be written; then the old file stays.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
+        owned::folders(folder, 0o777)?;
     }
     replace::replace(path, 0o644, |file| file.write_all(bytes))
 }

@@ -1,11 +1,12 @@
 //! Notifies the user once a day that an installation has replaced the program of the running daemon (R124). Asks on a
 //! connection that the verb has used; never opens one, and never fails.
 
-use std::fs::{self, File};
+use std::fs::{self, OpenOptions};
 use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use bgd_shared::owned;
 use bgd_shared::request::{DaemonStatusOf, NoParams, ProgramState};
 
 use crate::cli::Verb;
@@ -75,7 +76,7 @@ fn is_due(file: &Path, now: SystemTime) -> bool {
 }
 
 fn note(file: &Path, next: SystemTime) -> io::Result<()> {
-    File::create(file)?.set_modified(next)
+    owned::file(OpenOptions::new().write(true).truncate(true), file, 0o600)?.set_modified(next)
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
 //! Where a daemon started by bgctl keeps its state, and where bgctl notes when the user last looked at the tasks.
 
 use std::collections::BTreeSet;
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 pub use bgd_shared::dirs::state as state_folder;
 use bgd_shared::id::TaskId;
+use bgd_shared::owned;
 use bgd_shared::replace::replace;
 use bgd_shared::socket::SocketPath;
 use bgd_shared::task::Task;
@@ -54,7 +54,7 @@ pub fn is_news(last_seen: Option<&Seen>, task: &Task) -> bool {
 pub fn record_seen(socket: &SocketPath, at: Timestamp, unseen: Vec<(TaskId, Timestamp)>) {
     if is_usual(socket) {
         // Private like the daemon's: the log beside the note names commands.
-        let _ = DirBuilder::new().recursive(true).mode(0o700).create(state_folder());
+        let _ = owned::folders(&state_folder(), 0o700);
     }
     let _ = note(&seen_file(socket), at, unseen);
 }

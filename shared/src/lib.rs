@@ -38,6 +38,7 @@ pub mod message;
 pub mod mutex;
 pub mod notice;
 pub mod order;
+pub mod owned;
 pub mod params;
 pub mod pauses;
 pub mod proc;

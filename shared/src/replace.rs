@@ -3,12 +3,13 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Replaces a file, or creates it with this mode. A concurrent reader sees either the old file or the new one, even if
+use crate::owned;
+
+/// Replaces a file, or creates it with this mode, less the rights that the umask denies to others. A concurrent reader sees either the old file or the new one, even if
 /// several writers replace it at once. `write` gets the new, empty file, which is not synchronised with the disk.
 ///
 /// # Errors
@@ -33,7 +34,7 @@ fn draft(path: &Path, mode: u32) -> io::Result<(PathBuf, File)> {
         name.push(path.file_name().ok_or(io::ErrorKind::InvalidFilename)?);
         name.push(format!(".{}-{}.new", process::id(), DRAFTS.fetch_add(1, Ordering::Relaxed)));
         let draft = path.with_file_name(name);
-        match OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft) {
+        match owned::new_file(OpenOptions::new().write(true), &draft, mode) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             opened => return opened.map(|file| (draft, file)),
         }

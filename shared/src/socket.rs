@@ -4,12 +4,13 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::Uid;
 
 use crate::dirs::variable;
+use crate::owned;
 
 /// The path of a daemon's socket: absolute and short enough for a socket address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +49,14 @@ pub enum SocketError {
     /// Other users may enter the folder.
     #[error("{} has mode {mode:04o}, so others could reach the socket; use a folder that only you can access (mode 0700)", .path.display())]
     TooOpen {
+        /// The folder.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The user owns the folder, but lacks rights to it.
+    #[error("{} has mode {mode:04o}, so you can't use it yourself; give yourself all rights to it (mode 0700)", .path.display())]
+    Closed {
         /// The folder.
         path: PathBuf,
         /// Its permission bits.
@@ -128,7 +137,7 @@ impl SocketPath {
         name.into()
     }
 
-    /// Checks that the folder is not a link, belongs to this user and is closed to all others.
+    /// Checks that the folder is not a link, and that this user owns it, has all rights to it, and is the only one who does.
     ///
     /// # Errors
     /// Each violation has its own variant of [`SocketError`].
@@ -139,28 +148,30 @@ impl SocketPath {
             io::ErrorKind::NotFound => SocketError::Missing(owned()),
             _ => SocketError::Io { path: owned(), source },
         })?;
-        let me = Uid::effective().as_raw();
+        let me = Uid::effective();
         if meta.is_symlink() {
             Err(SocketError::Link(owned()))
         } else if !meta.is_dir() {
             Err(SocketError::NotAFolder(owned()))
-        } else if meta.uid() != me {
-            Err(SocketError::ForeignOwner { path: owned(), owner: meta.uid(), me })
+        } else if meta.uid() != me.as_raw() {
+            Err(SocketError::ForeignOwner { path: owned(), owner: meta.uid(), me: me.as_raw() })
         } else if meta.mode() & 0o077 != 0 {
             Err(SocketError::TooOpen { path: owned(), mode: meta.mode() & 0o7777 })
+        } else if is_closed(meta.mode(), me) {
+            Err(SocketError::Closed { path: owned(), mode: meta.mode() & 0o7777 })
         } else {
             Ok(())
         }
     }
 
-    /// Creates the folder (0700) if it is missing, then checks it.
+    /// Creates the folder (0700, whatever the umask) if it is missing, then checks it.
     ///
     /// # Errors
     /// It can't be created, or must not be used.
     pub fn prepare_folder(&self) -> Result<(), SocketError> {
         match self.check_folder() {
             Err(SocketError::Missing(path)) => {
-                match fs::DirBuilder::new().mode(0o700).create(&path) {
+                match owned::folder(&path, 0o700) {
                     Ok(()) => {}
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                     Err(source) => return Err(SocketError::Io { path, source }),
@@ -170,6 +181,11 @@ impl SocketPath {
             other => other,
         }
     }
+}
+
+/// Reports whether the owner of a folder with this mode lacks rights to it. Root needs none.
+fn is_closed(mode: u32, owner: Uid) -> bool {
+    !owner.is_root() && mode & 0o700 != 0o700
 }
 
 #[cfg(test)]
@@ -193,6 +209,15 @@ mod tests {
         assert!(matches!(socket.check_folder(), Err(SocketError::Missing(_))));
         socket.prepare_folder().unwrap();
         assert_eq!(fs::metadata(socket.folder()).unwrap().mode() & 0o7777, 0o700);
+    }
+
+    #[test]
+    fn own_folder_without_rights_for_its_owner_is_closed() {
+        let (user, root) = (Uid::from_raw(1000), Uid::from_raw(0));
+        for mode in [0o000, 0o200, 0o400, 0o500, 0o600] {
+            assert!(is_closed(0o40_000 | mode, user) && !is_closed(0o40_000 | mode, root), "{mode:o}");
+        }
+        assert!(!is_closed(0o40_700, user));
     }
 
     #[test]

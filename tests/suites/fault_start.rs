@@ -295,23 +295,78 @@ fn r01_unwritable_folder_is_named_in_error() {
             .home_only();
         let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
         let (run, state) = (home.home().join("run"), home.home().join("state"));
-        let mut refused = |word: &str| {
+        let mut refused = |words: [&str; 2]| {
             let failure = home.try_launch().expect_err("it must not start");
             assert_eq!(failure.status.code(), Some(69), "{failure}");
             let Word::Error { exit: 69, message } = &failure.word else { panic!("{failure}") };
-            assert!(message.contains(word) && message.contains("Permission denied"), "{message}");
+            assert!(words.iter().all(|word| message.contains(word)), "{message}");
         };
         mode(&run, 0o500);
-        refused("run/bgd: ");
+        refused(["run/bgd: ", "Permission denied"]);
         mode(&run, 0o700);
         fs::DirBuilder::new().mode(0o500).create(run.join("bgd")).unwrap();
-        refused("run/bgd/bgd.sock.lock");
+        refused(["run/bgd has mode 0500", "mode 0700"]);
         mode(&run.join("bgd"), 0o700);
         mode(&state, 0o500);
-        refused("state/bgd");
+        refused(["state/bgd", "Permission denied"]);
         mode(&state, 0o700);
         home.launch();
         assert_eq!(home.block(&[home.submit(&["true"])])[0].status, Status::Completed);
+    });
+}
+
+/// Otherwise one call with such a umask would make every later one fail.
+#[test]
+fn r01_first_call_with_any_umask_locks_nobody_out() {
+    let programs = Programs::copy();
+    not_as_root(unused_uid(), || {
+        let home = TestDaemon::home_only();
+        let (run, state) = (home.home().join("run"), home.home().join("state"));
+        let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
+        let call = |umask: &str, args: &[&str]| {
+            let bgctl = programs.path().join("bgctl");
+            let mut command = Command::new("sh");
+            command.arg("-c").arg(format!("umask {umask}; exec \"$0\" \"$@\"")).arg(bgctl).args(args);
+            command.env_clear().envs(home.environment()).current_dir(home.home());
+            Outcome::of(command.env_remove("BGD_SOCKET"))
+        };
+        for umask in ["177", "277", "377", "777"] {
+            let id = call(umask, &["submit", "--", "true"]).success().stdout_text();
+            call("022", &["block", id.trim()]).success();
+            call("022", &["--no-start", "list"]).success();
+            assert_eq!(mode(&run.join("bgd")), 0o700, "{umask}");
+            assert_eq!(mode(&run.join("bgd/bgd.sock.start")), 0o600, "{umask}");
+            call(umask, &["man", "install"]).success();
+            let manuals = home.home().join(".local/share/man/man1");
+            assert_eq!(mode(&manuals), 0o700, "{umask}");
+            assert_eq!(mode(&manuals.join("bgctl.1")), 0o600, "{umask}");
+            call(umask, &["man", "uninstall"]).success();
+            call(umask, &["daemon", "stop"]).success();
+            fs::remove_dir_all(run.join("bgd")).unwrap();
+            fs::remove_dir_all(state.join("bgd")).unwrap();
+        }
+    });
+}
+
+#[test]
+fn r01_own_folder_without_rights_is_reported_with_chmod() {
+    let programs = Programs::copy();
+    not_as_root(unused_uid(), || {
+        let home = TestDaemon::home_only();
+        let folder = home.socket().parent().unwrap();
+        fs::DirBuilder::new().mode(0o600).create(folder).unwrap();
+        let call = |args: &[&str]| {
+            let mut command = Command::new(programs.path().join("bgctl"));
+            Outcome::of(command.env_clear().envs(home.environment()).current_dir(home.home()).args(args))
+        };
+        let hint = format!("chmod 700 {}", folder.display());
+        let refused = call(&["list"]).expect_code(77).stderr;
+        assert!(refused.contains("has mode 0600") && refused.contains(&hint), "{refused}");
+        let report: Value = call(&["--json", "doctor"]).expect_code(69).json();
+        let checks = report["checks"].as_array().unwrap();
+        let answers = checks.iter().find(|check| check["name"] == "answers").unwrap();
+        assert_eq!(answers["hint"], hint.as_str(), "{answers}");
+        assert_eq!(fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o600, "nobody changes it");
     });
 }
 

@@ -4,10 +4,9 @@
 //! No other module uses rustyline. Nothing else touches the terminal while a line is typed.
 
 use std::collections::VecDeque;
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
@@ -16,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::dirs;
 use bgd_shared::foreground::Key;
+use bgd_shared::owned;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, Signal};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
@@ -297,9 +297,9 @@ fn remember(reader: &mut Reader, history: &Path) -> Result<(), String> {
         |error: &dyn std::fmt::Display| format!("history not available: {}: {error}", history.display());
     let open = || {
         if let Some(folder) = history.parent() {
-            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+            owned::folders(folder, 0o700)?;
         }
-        OpenOptions::new().append(true).create(true).mode(0o600).open(history)
+        owned::file(OpenOptions::new().append(true), history, 0o600)
     };
     open().map_err(|error: io::Error| describe(&error))?;
     reader.load_history(history).map_err(|error| describe(&error))

@@ -35,7 +35,7 @@ impl From<SocketError> for Failure {
             | SocketError::NotAFolder(_)
             | SocketError::ForeignOwner { .. }
             | SocketError::TooOpen { .. } => NO_PERMISSION,
-            SocketError::Missing(_) | SocketError::Io { .. } => UNAVAILABLE,
+            SocketError::Closed { .. } | SocketError::Missing(_) | SocketError::Io { .. } => UNAVAILABLE,
         };
         Self::new(code, error.to_string())
     }

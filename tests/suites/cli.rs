@@ -444,6 +444,9 @@ fn colour_is_used_only_on_terminals_and_respects_no_color() {
     assert!(!daemon.run(&["list"]).success().stdout.contains(&0x1b));
     let asked = daemon.run(&["list", "--color", "always"]).success().stdout_text();
     assert!(asked.contains("\u{1b}[") && asked.starts_with("ID "), "{asked:?}");
+    let mut despite = daemon.bgctl(&["list", "--color", "always"]);
+    let despite = Outcome::of(despite.env("NO_COLOR", "1")).success().stdout_text();
+    assert!(despite.contains("\u{1b}[38;5;") && !despite.contains("\u{1b}[m"), "{despite:?}");
     let refused = on_a_terminal(&daemon, "list --color never", &[]);
     assert!(!refused.contains("\u{1b}[3") && refused.contains("ID "), "{refused:?}");
 }

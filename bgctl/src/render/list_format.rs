@@ -22,7 +22,7 @@ pub enum Colours {
     /// On a terminal, unless `NO_COLOR` is set or `TERM` is unset or `dumb`.
     #[default]
     Auto,
-    /// Also in a pipe, as `watch --color` and `less -R` show them.
+    /// Also in a pipe, as `watch --color` and `less -R` show them, and if `NO_COLOR` is set.
     Always,
     /// Nowhere.
     Never,
@@ -57,6 +57,10 @@ impl ListFormat {
             Colours::Always => true,
             Colours::Never => false,
         };
+        if colour {
+            // It draws tables and `top`, and without this, heeds `NO_COLOR` by itself, whatever was asked for.
+            crossterm::style::force_color_output(true);
+        }
         let columns = columns();
         // watch(1) exports COLUMNS and merges both outputs into one pipe. A script that captures the list gives
         // standard output a pipe of its own.

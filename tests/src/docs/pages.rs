@@ -75,7 +75,7 @@ const BGCTL_ENVIRONMENT: &[(&str, &str)] = &[
     ("BGD_SSH", "Program to run as `ssh` for `--host`. Default: the one in `PATH`."),
     ("BGD_SESSION", "Parent session of tasks submitted without `--session`."),
     ("BGD_MCP_DEPTH", "Number of levels of agents that have started tasks, see `bgctl mcp`. Default: 0."),
-    ("NO_COLOR", "Disables colours if set and not empty."),
+    ("NO_COLOR", "Disables colours if set and not empty, unless `--color always` is given."),
     ("XDG_RUNTIME_DIR", "Contains the socket, in its folder `bgd`, unless `BGD_SOCKET` is set."),
     (
         "XDG_CONFIG_HOME, XDG_STATE_HOME",

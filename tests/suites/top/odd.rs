@@ -39,17 +39,17 @@ fn r163_dumb_terminal_is_refused_with_hint() {
 }
 
 #[test]
-fn r163_no_color_variable_disables_colours() {
+fn r163_no_color_variable_disables_colours_unless_they_are_asked_for() {
     let daemon = TestDaemon::start();
     task_waiting_at(&daemon, "gate", "exit 0");
-    for (value, is_coloured) in [("", true), ("1", false)] {
-        let mut command = daemon.bgctl(&["top"]);
+    for (value, colour, is_coloured) in [("", "auto", true), ("1", "auto", false), ("1", "always", true)] {
+        let mut command = daemon.bgctl(&["--color", colour, "top"]);
         let mut top = Terminal::open(command.env("NO_COLOR", value));
         top.wait_text("gate");
         let screen = top.emulated();
         let cells = (0..24).flat_map(|row| (0..80).filter_map(move |col| screen.cell(row, col)));
         let coloured = cells.filter(|cell| cell.fgcolor() != vt100::Color::Default).count();
-        assert_eq!(coloured > 0, is_coloured, "{value:?}");
+        assert_eq!(coloured > 0, is_coloured, "{value:?} {colour}");
     }
 }
 

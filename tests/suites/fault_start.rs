@@ -131,6 +131,30 @@ fn configuration_file_that_is_named_must_exist() {
     assert_eq!(bgd(&["--check"]), (Some(0), String::new()), "without a file, the defaults apply");
 }
 
+/// Otherwise everything that it sets would silently be at its default.
+#[test]
+fn configuration_behind_a_dangling_link_is_not_taken_for_none() {
+    let home = TestDaemon::home_only();
+    let folder = home.config_path().parent().unwrap().to_owned();
+    let refused = |what: &str| {
+        for args in [&["daemon", "start"][..], &["list"]] {
+            let said = home.run(args).expect_code(78).stderr;
+            assert!(said.contains(&format!("{what} is a link to /no/such, which does not exist")), "{said}");
+        }
+    };
+    if folder.exists() {
+        fs::remove_dir(&folder).unwrap();
+    }
+    symlink("/no/such", &folder).unwrap();
+    refused(&folder.display().to_string());
+    fs::remove_file(&folder).unwrap();
+    fs::create_dir_all(&folder).unwrap();
+    symlink("/no/such", home.config_path()).unwrap();
+    refused("config.toml: it");
+    fs::remove_file(home.config_path()).unwrap();
+    home.run(&["daemon", "start"]).success();
+}
+
 /// How a file is made, and what the refusal says of it.
 type Case<'a> = (&'a dyn Fn(&Path), &'a str);
 
@@ -142,7 +166,9 @@ fn configuration_that_is_no_small_regular_file_is_refused_at_once() {
     let device = |path: &Path| symlink("/dev/zero", path).unwrap();
     let large = |path: &Path| fs::File::create(path).unwrap().set_len(5 << 30).unwrap();
     let folder = |path: &Path| fs::create_dir(path).unwrap();
-    let cases: [Case<'_>; 4] = [
+    let dangling = |path: &Path| symlink("/no/such", path).unwrap();
+    let cases: [Case<'_>; 5] = [
+        (&dangling, "it is a link to /no/such, which does not exist"),
         (&pipe, "it is not a regular file"),
         (&device, "it is not a regular file"),
         (&large, "it is larger than 1024 KiB"),

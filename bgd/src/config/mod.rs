@@ -10,6 +10,7 @@ mod error;
 mod executors;
 mod groups;
 mod history;
+mod missing;
 mod private;
 mod size;
 mod span;
@@ -175,18 +176,21 @@ impl Config {
         dirs::config_home().join("bgd/config.toml")
     }
 
-    /// Reads the file. Without the default file, all defaults apply; any other file was named, and must exist.
+    /// Reads the file. Without the default file, and a link in its place, all defaults apply; any other file was named, and
+    /// must exist.
     ///
     /// # Errors
     /// The file can't be read, is not a regular file, is too large or is invalid. The error names the file, the key and
     /// what the value must be.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let read_error = |source| ConfigError::Read { path: path.to_path_buf(), source };
         match small_file::read(path, FILE_BYTES) {
             Ok((text, _)) => Self::parse(path, &text),
-            Err(error) if error.kind() == io::ErrorKind::NotFound && path == Self::default_path() => {
-                Ok(Self::default())
-            }
-            Err(source) => Err(ConfigError::Read { path: path.to_path_buf(), source }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match missing::dangling(path) {
+                None if path == Self::default_path() => Ok(Self::default()),
+                dangling => Err(read_error(dangling.unwrap_or(error))),
+            },
+            Err(error) => Err(read_error(missing::advised(path, error, path != Self::default_path()))),
         }
     }
 
@@ -298,7 +302,7 @@ impl Config {
         let defaulted = changed.iter().filter(has_default).cloned().collect();
         *self = new;
         (self.durable, self.tree) = (durable, tree);
-        ReloadResult { changed, defaulted, needs_restart, cleared: 0 }
+        ReloadResult { changed, defaulted, needs_restart, ..ReloadResult::default() }
     }
 
     /// Returns the configured agents combined with the built-in ones.
@@ -533,7 +537,7 @@ mod tests {
     fn reload_reports_changed_keys_and_needed_restart() {
         let mut config = Config::default();
         let new = parse("tree = \"session\"\nallow_root = true\n[limits]\ntasks = 10").unwrap();
-        let ReloadResult { changed, defaulted, needs_restart: restart, cleared: _ } = config.take_over(new);
+        let ReloadResult { changed, defaulted, needs_restart: restart, .. } = config.take_over(new);
         assert_eq!(changed, ["allow_root", "limits.tasks"]);
         assert!(defaulted.is_empty(), "{defaulted:?}");
         assert_eq!(restart, ["tree"]);

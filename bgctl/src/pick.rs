@@ -7,7 +7,10 @@ use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskRef;
 use bgd_shared::limits::LIST_PAGE;
 use bgd_shared::order::{After, Condition};
-use bgd_shared::request::{Hello, HelloParams, IdParams, ListParams, Matching, TaskGet, TaskList};
+use bgd_shared::request::{
+    ClearedTasks, Hello, HelloParams, IdParams, ListParams, Matching, TaskGet, TaskList,
+};
+use bgd_shared::show::count;
 use bgd_shared::task::Task;
 
 use crate::cli::{AfterName, SelectArgs};
@@ -175,7 +178,8 @@ pub fn one_after(
         Name::Id(_) | Name::Latest(_) => String::new(),
     };
     let (names, conditions): (Vec<_>, Vec<_>) = names.into_iter().map(split).unzip();
-    let mut found = by_name([vec![name], names].concat(), context)?;
+    let mut found = by_name([vec![name], names.clone()].concat(), context)?;
+    check_cleared(&names, &conditions, context)?;
     let after = joined(found.split_off(1), conditions);
     let mut ids = found.concat();
     match (ids.pop(), ids.len()) {
@@ -278,7 +282,67 @@ pub fn for_each(
 /// A name matches no task, or the daemon can't be asked.
 pub fn after(names: Vec<AfterName>, context: &mut Context) -> Result<Vec<After>, Failure> {
     let (names, conditions): (Vec<_>, Vec<_>) = names.into_iter().map(split).unzip();
-    Ok(joined(by_name(names, context)?, conditions))
+    let found = by_name(names.clone(), context)?;
+    check_cleared(&names, &conditions, context)?;
+    Ok(joined(found, conditions))
+}
+
+/// Refuses a condition on a batch that some of its tasks did not meet before they were cleared. Must come after the
+/// lookup of the tasks: one that is cleared in between is then both named and counted.
+fn check_cleared(names: &[Name], conditions: &[Condition], context: &mut Context) -> Result<(), Failure> {
+    for (name, condition) in names.iter().zip(conditions) {
+        if let (Name::Batch(batch), Some(cleared)) = (name, cleared_of(name, context)?)
+            && is_missed(*condition, cleared)
+        {
+            let (batch, words) = (batch.as_str(), cleared_words(cleared));
+            let message = format!("{words}, so not every task of batch {batch} can meet the condition");
+            let hint = format!(
+                "`--after @{batch}:any` starts after those that are left, however they end; or submit the batch again"
+            );
+            return Err(Failure::new(Code::WRONG_STATE, ErrorKind::NotComplete.as_str(), message).hint(hint));
+        }
+    }
+    Ok(())
+}
+
+/// Reports whether some of these tasks are known not to have met a condition. Whether they had started, or were ready,
+/// is not known.
+const fn is_missed(condition: Condition, cleared: ClearedTasks) -> bool {
+    match condition {
+        Condition::Ok => cleared.not_completed > 0,
+        Condition::Fail => cleared.not_completed < cleared.tasks,
+        Condition::Any | Condition::Start | Condition::Ready => false,
+    }
+}
+
+/// Returns the tasks of all batches among these names that are gone; `None` if there are none.
+///
+/// # Errors
+/// A batch has no tasks any more, or the daemon can't be asked.
+pub fn cleared(names: &[Name], context: &mut Context) -> Result<Option<ClearedTasks>, Failure> {
+    let mut all = ClearedTasks::default();
+    for name in names {
+        all.add(cleared_of(name, context)?.unwrap_or_default());
+    }
+    Ok(Some(all).filter(|all| !all.is_empty()))
+}
+
+fn cleared_of(name: &Name, context: &mut Context) -> Result<Option<ClearedTasks>, Failure> {
+    let Name::Batch(batch) = name else { return Ok(None) };
+    let params = ListParams { batch: Some(batch.clone()), limit: Some(1), ..ListParams::default() };
+    Ok(context.call::<TaskList>(&params)?.cleared)
+}
+
+/// Describes tasks of a batch that are gone.
+pub fn cleared_words(cleared: ClearedTasks) -> String {
+    let ClearedTasks { tasks, not_completed } = cleared;
+    let were = if tasks == 1 { "was" } else { "were" };
+    let which = match (tasks, not_completed) {
+        (_, 0) => String::new(),
+        (1, _) => ", which had not completed,".to_owned(),
+        _ => format!(", {not_completed} of which had not completed,"),
+    };
+    format!("{} of the batch{which} {were} cleared", count(tasks, "task"))
 }
 
 fn split(AfterName { name, condition }: AfterName) -> (Name, Condition) {
@@ -354,6 +418,25 @@ fn listed(params: &ListParams, context: &mut Context) -> Result<Vec<TaskRef>, Fa
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn r112_condition_on_a_batch_is_missed_if_a_cleared_task_did_not_meet_it() {
+        let missed = |tasks, not_completed| {
+            let cleared = ClearedTasks { tasks, not_completed };
+            [Condition::Ok, Condition::Fail, Condition::Any].map(|condition| is_missed(condition, cleared))
+        };
+        assert_eq!(missed(3, 0), [false, true, false]);
+        assert_eq!(missed(3, 1), [true, true, false]);
+        assert_eq!(missed(3, 3), [true, false, false]);
+    }
+
+    #[test]
+    fn r112_cleared_tasks_of_a_batch_are_described() {
+        let words = |tasks, not_completed| cleared_words(ClearedTasks { tasks, not_completed });
+        assert_eq!(words(2, 0), "2 tasks of the batch were cleared");
+        assert_eq!(words(1, 1), "1 task of the batch, which had not completed, was cleared");
+        assert_eq!(words(5, 2), "5 tasks of the batch, 2 of which had not completed, were cleared");
+    }
 
     #[test]
     fn r113_tasks_that_vanished_are_skipped_unless_none_is_left() {

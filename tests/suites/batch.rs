@@ -8,12 +8,13 @@ use std::process::Stdio;
 
 use bgd_tests::shared::client::ClientError;
 use bgd_tests::shared::error::ErrorKind;
+use bgd_tests::shared::event::EventKind;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::limits::{BATCH_PART, FRAME_BYTES};
 use bgd_tests::shared::order::{CancelReason, WaitingFor};
 use bgd_tests::shared::request::{
-    DaemonUpgrade, ListParams, ListResult, SubmitManyParams, SubmitManyResult, SubmitParams, TaskList,
-    TaskSubmitMany, UpgradeParams,
+    BlockParams, ClearedTasks, DaemonUpgrade, ListParams, ListResult, Matching, SubmitManyParams,
+    SubmitManyResult, SubmitParams, TaskBlock, TaskList, TaskSubmitMany, UpgradeParams,
 };
 use bgd_tests::shared::task::{Exit, Status, Task};
 use bgd_tests::templates::Gate;
@@ -286,6 +287,7 @@ fn r112_invalid_items_or_options_are_reported_and_submit_nothing() {
         (b"\n\n", &["--", "true"], "there are no items"),
         (b"a\0b\n", &["--", "true"], "item 1 contains a NUL"),
         (&long, &["--", "true"], "item 2"),
+        (b"true\0\0", &["-0", "--", "{}"], "item 2 has no program"),
         (b"a\n", &["--jobs", "0", "--", "true"], "--jobs"),
         (b"a\n", &["--max-fails", "x", "--", "true"], "--max-fails"),
         (b"a\n", &["--shell", "true"], "--shell"),
@@ -361,4 +363,76 @@ fn r142_batch_key_is_still_known_after_upgrade_and_kill() {
     daemon.run(&["clear", "--all-sessions"]).success();
     let other = submit(&daemon);
     assert!(other.batch != first.batch && count(&daemon) == 3, "{other:?}");
+}
+
+/// Submits a batch of `tasks`, which run one after the other. The first one fails, and the last one ends after
+/// [`let_last_end`]; the others write 600 KiB each.
+fn failing_batch(daemon: &TestDaemon, tasks: usize) -> (TaskId, Vec<TaskId>) {
+    nix::unistd::mkfifo(&daemon.home().join("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let script = "if [ $1 = $2 ]; then read x < fifo; exit; fi; head -c 600K /dev/zero; [ $1 != 1 ]";
+    let (home, last) = (daemon.home().to_str().unwrap().to_owned(), tasks.to_string());
+    let items: String = (1..=tasks).map(|number| format!("{number}\n")).collect();
+    let words = ["--jobs", "1", "--cwd", &home, "--", "sh", "-c", script, "-", "{}", &last];
+    let batch: TaskId = each(daemon, items.as_bytes(), &words).success().word();
+    let ids: Vec<TaskId> = of_batch(daemon, batch).iter().map(|task| task.id).collect();
+    daemon.block(&ids[..tasks - 1]);
+    daemon.wait_running(ids[tasks - 1]);
+    (batch, ids)
+}
+
+fn let_last_end(daemon: &TestDaemon) {
+    fs::write(daemon.home().join("fifo"), "go\n").unwrap();
+}
+
+/// Checks that no verb takes a batch for completed of which a failed task was cleared.
+#[track_caller]
+fn check_refusals(daemon: &TestDaemon, batch: TaskId, words: &str) {
+    let name = format!("@{batch}");
+    let refused = daemon.run(&["submit", "--after", &name, "--", "true"]).expect_code(65);
+    assert!(refused.stderr.contains(words) && refused.stderr.contains(&format!("{name}:any")), "{refused:?}");
+    let rerun = daemon.run(&["rerun", "--failed", "--batch", &batch.to_string()]).success();
+    assert!(rerun.stdout_text().is_empty() && rerun.stderr.contains(words), "{}", rerun.stderr);
+}
+
+#[test]
+fn r112_failure_in_a_batch_is_reported_even_if_history_has_removed_the_task() {
+    let mut daemon = TestDaemon::durable("[history]\nbytes = \"1MiB\"");
+    let (batch, ids) = failing_batch(&daemon, 4);
+    let left: Vec<TaskId> = of_batch(&daemon, batch).iter().map(|task| task.id).collect();
+    assert_eq!(left, ids, "history removes none of them before all have ended");
+    let mut watch = daemon.watch();
+    let_last_end(&daemon);
+    watch.until_kind(ids[1], EventKind::Cleared);
+
+    let words = "2 tasks of the batch, 1 of which had not completed, were cleared";
+    for _ in 0..2 {
+        let blocked = block(&daemon, batch).expect_code(1);
+        assert!(blocked.stderr.contains(words), "{}", blocked.stderr);
+        assert_eq!(blocked.stdout_text().lines().count(), 2);
+        let with_another = daemon.run(&["block", &format!("@{batch}"), &ids[3].to_string()]).expect_code(1);
+        assert!(with_another.stderr.contains(words), "{}", with_another.stderr);
+        check_refusals(&daemon, batch, words);
+        // The next daemon knows it, too.
+        daemon.kill9();
+        daemon.launch();
+    }
+    let matching = Some(Matching { batch: Some(batch.into()), ..Matching::default() });
+    let seen =
+        daemon.client().call::<TaskBlock>(&BlockParams { matching, ..BlockParams::default() }).unwrap();
+    assert_eq!(seen.cleared, Some(ClearedTasks { tasks: 2, not_completed: 1 }));
+    daemon.run(&["submit", "--after", &format!("@{batch}:any"), "--", "true"]).success();
+}
+
+#[test]
+fn r112_failure_in_a_batch_is_reported_even_if_the_task_was_cleared_meanwhile() {
+    let daemon = TestDaemon::start();
+    let (batch, ids) = failing_batch(&daemon, 3);
+    daemon.run(&["clear", &ids[1].to_string()]).success();
+    let name = format!("@{batch}");
+    daemon.run(&["submit", "--hold", "--after", &name, "--", "true"]).success();
+    daemon.run(&["clear", &ids[0].to_string()]).success();
+    check_refusals(&daemon, batch, "2 tasks of the batch, 1 of which had not completed, were cleared");
+    let_last_end(&daemon);
+    let blocked = block(&daemon, batch).expect_code(1);
+    assert_eq!(blocked.stdout_text().lines().count(), 1);
 }

@@ -63,6 +63,7 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
         return Err(Failure::usage("--exit-code takes exactly one id"));
     }
     let mode = if args.any { BlockMode::Any } else { BlockMode::All };
+    let names = args.ids.clone();
     let chosen = if is_implied {
         Chosen::Ids(vec![pick::implied(context)?])
     } else {
@@ -74,11 +75,14 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
     // Progress is for people; scripts need not pay for it.
     let is_shown = args.timeout.0 != Some(0) && std::io::stderr().is_terminal() && !context.json();
     let is_fixed = matches!(&params.ids[..], [id] if id.exact().is_some());
-    let seen = if !is_fixed && params.timeout_ms != Some(0) {
+    let mut seen = if !is_fixed && params.timeout_ms != Some(0) {
         fix_selection(&mut params, context)?
     } else {
         Seen::default()
     };
+    if names.len() > 1 {
+        seen.note_cleared(pick::cleared(&names, context)?);
+    }
     let (result, unknown) = waited(params, seen, is_shown, context)?;
     if result.tasks.is_empty() && !has_status {
         return Err(Failure::new(Code::NO_TASK, "task_not_found", "no task matches")
@@ -336,7 +340,8 @@ impl Progress {
 /// Returns remarks to the user on the tasks, in addition to their lines. The tasks of a batch that were cancelled
 /// before they started all have the same reason, so they share one remark.
 fn remarks(result: &BlockResult) -> Vec<String> {
-    let mut remarks = Vec::new();
+    let mut remarks: Vec<String> = Vec::new();
+    remarks.extend(result.cleared.map(|cleared| format!("bgctl: {} before", pick::cleared_words(cleared))));
     let mut skipped: BTreeMap<TaskId, usize> = BTreeMap::new();
     for batch in result.tasks.iter().filter_map(skipped_in) {
         *skipped.entry(batch).or_default() += 1;
@@ -394,12 +399,14 @@ fn waiting_for(active: usize, all: usize) -> String {
     }
 }
 
-/// Returns 0, 1 or 75, depending on the tasks that have ended.
+/// Returns 0, 1 or 75, depending on the tasks that have ended, even if they were cleared since.
 fn code(result: &BlockResult) -> Code {
     let ended = |task: &&Task| !task.status.is_active();
     if result.timed_out {
         Code::TIMED_OUT
-    } else if result.tasks.iter().filter(ended).all(|task| task.status == Status::Completed) {
+    } else if result.tasks.iter().filter(ended).all(|task| task.status == Status::Completed)
+        && result.cleared.is_none_or(|cleared| cleared.not_completed == 0)
+    {
         Code::OK
     } else {
         Code::TASK_FAILED
@@ -443,9 +450,10 @@ mod tests {
     use super::*;
     use crate::render::samples::task;
     use bgd_shared::failure::{Failure, FailureKind};
+    use bgd_shared::request::ClearedTasks;
 
     fn result(tasks: Vec<Task>, timed_out: bool) -> BlockResult {
-        BlockResult { tasks, timed_out, finished: Vec::new(), active: Vec::new() }
+        BlockResult { tasks, timed_out, finished: Vec::new(), active: Vec::new(), cleared: None }
     }
 
     fn ended(status: Status, exit: Option<Exit>) -> Task {
@@ -464,6 +472,18 @@ mod tests {
         // With `--any`, only ended tasks count.
         assert_eq!(code(&result(vec![completed(), running()], false)), Code::OK);
         assert_eq!(code(&result(vec![ended(Status::Cancelled, None)], false)), Code::TASK_FAILED);
+    }
+
+    #[test]
+    fn r112_block_reports_tasks_of_a_batch_that_were_cleared_before_without_having_completed() {
+        let gone = |not_completed| BlockResult {
+            cleared: Some(ClearedTasks { tasks: 2, not_completed }),
+            ..result(vec![ended(Status::Completed, Some(Exit::Code(0)))], false)
+        };
+        assert_eq!((code(&gone(0)), code(&gone(1))), (Code::OK, Code::TASK_FAILED));
+        assert_eq!(code(&BlockResult { timed_out: true, ..gone(1) }), Code::TIMED_OUT);
+        let expected = "bgctl: 2 tasks of the batch, 1 of which had not completed, were cleared before";
+        assert_eq!(remarks(&gone(1)), [expected]);
     }
 
     #[test]

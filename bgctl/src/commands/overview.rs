@@ -217,7 +217,12 @@ mod tests {
             asked.push((params.status[0], params.limit, params.after));
             let next = params.after.map_or(Some(1), |after| (after < 2).then_some(after + 1));
             let task = Task { status: params.status[0], ..samples::task() };
-            Ok(ListResult { tasks: vec![task], next, summary: Summary { pending: 70, ..Summary::default() } })
+            Ok(ListResult {
+                tasks: vec![task],
+                next,
+                summary: Summary { pending: 70, ..Summary::default() },
+                cleared: None,
+            })
         })
         .unwrap();
         assert_eq!(known.tasks.each_ref().map(Vec::len), [3, 1, 3, 3]);
@@ -227,8 +232,9 @@ mod tests {
             text(known, None, &ListFormat::of_tests()).0.contains("and 69 more"),
             "of those not read, too"
         );
-        let endless =
-            |_: &ListParams| Ok(ListResult { tasks: Vec::new(), next: Some(1), summary: Summary::default() });
+        let endless = |_: &ListParams| {
+            Ok(ListResult { tasks: Vec::new(), next: Some(1), summary: Summary::default(), cleared: None })
+        };
         assert!(Known::read(endless).unwrap().is_cut);
     }
 }

@@ -8,11 +8,15 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::may_be_older;
+use crate::name::Name;
 use crate::pick;
+use crate::remark::say;
 
 /// Submits the tasks again, then prints the new ids, one per line.
 pub fn run(args: RerunArgs, context: &mut Context) -> Result<Code, Failure> {
     let RerunArgs { ids, select, failed, with_dependents } = args;
+    let mut names = ids.clone();
+    names.extend(select.batch.clone().map(Name::Batch));
     let (ids, matching) = pick::chosen(ids, select, context)?.split();
     // Lets the call be repeated if its answer is lost.
     let key = Some(made_up_key());
@@ -33,6 +37,13 @@ pub fn run(args: RerunArgs, context: &mut Context) -> Result<Code, Failure> {
     }
     if result.tasks.is_empty() {
         pick::report_no_match(if failed { "failed task" } else { "task that has ended" });
+    }
+    if failed || result.tasks.is_empty() {
+        // The tasks themselves were dealt with; an older daemon, or a batch that is gone by now, adds nothing to that.
+        let cleared = pick::cleared(&names, context).ok().flatten();
+        if let Some(cleared) = cleared.filter(|cleared| cleared.not_completed > 0) {
+            say(format_args!("bgctl: {}: they can't be run again", pick::cleared_words(cleared)));
+        }
     }
     Ok(Code::OK)
 }

@@ -86,7 +86,7 @@ mod tests {
     use crate::render::samples;
 
     fn list(tasks: Vec<Task>, next: Option<u64>) -> ListResult {
-        ListResult { tasks, next, summary: Summary::default() }
+        ListResult { tasks, next, summary: Summary::default(), cleared: None }
     }
 
     #[test]

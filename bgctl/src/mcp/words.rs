@@ -371,7 +371,8 @@ mod tests {
     fn wait_answer_states_why_it_ended() {
         let running = Task { status: Status::Running, ..task() };
         let active = vec![running.id];
-        let result = BlockResult { tasks: vec![running], timed_out: false, finished: vec![], active };
+        let result =
+            BlockResult { tasks: vec![running], timed_out: false, finished: vec![], active, cleared: None };
         let timed_out = Over::TimedOut("50s".to_owned());
         assert_eq!(ended(&result, &timed_out), "Timed out (50s); it is still running.");
         let stopped = ended(&result, &Over::InputEnded);

@@ -176,7 +176,7 @@ mod tests {
 
     fn still(task: Task, last_seen: Option<Seen>, colour: bool) -> String {
         let summary = Summary { running: 1, ..Summary::default() };
-        let page = ListResult { tasks: vec![task], next: None, summary };
+        let page = ListResult { tasks: vec![task], next: None, summary, cleared: None };
         let (clock, mut still) = (Clock::of_tests(), Still::new(&[], last_seen));
         let take = |page| {
             still.add(HostNo::default(), &page, &clock);

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
+use bgd_shared::request::ClearedTasks;
 use bgd_shared::text::Env;
 use serde::{Deserialize, Serialize};
 
@@ -102,6 +103,9 @@ pub struct Batch {
     /// How many of its tasks are still to be added; `None` if all are added, or if an earlier release wrote the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<usize>,
+    /// Its tasks that are gone. Without them, a batch of which a failed task was cleared would seem to have succeeded.
+    #[serde(default, skip_serializing_if = "ClearedTasks::is_empty")]
+    pub cleared: ClearedTasks,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]

@@ -208,6 +208,8 @@ impl Kept {
             if let Some(key) = batch.key.as_deref_mut() {
                 key.is_torn |= lacks;
             }
+            let left = batch.left.filter(|_| !is_entering).map_or(0, |left| left as u64);
+            batch.cleared.count_lost(batch.members.saturating_sub(members).saturating_add(left));
             batch.members = members;
             batch.left = batch.left.filter(|_| is_entering);
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bgd_shared::agent::AgentSettings;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
+use bgd_shared::request::ClearedTasks;
 use bgd_shared::task::Status;
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
@@ -177,6 +178,8 @@ pub enum Reply {
         tasks: Vec<Snapshot>,
         /// Whether it ended by timeout.
         timed_out: bool,
+        /// The tasks of the selected batch that were gone when the wait began; `None` if there were none.
+        cleared: Option<ClearedTasks>,
     },
     /// Tasks were removed.
     Cleared {

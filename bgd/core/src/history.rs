@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bgd_shared::id::TaskId;
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -44,14 +45,54 @@ pub struct Part {
     shared: Vec<Shared>,
 }
 
-/// The finished tasks by their age; none while there are no limits. Those whose outputs other tasks still need (R104)
-/// are not part of it.
+/// The tasks that exist.
+type Tasks = BTreeMap<Ordinal, Box<Task>>;
+
+/// What a task is to the history.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// `None` if it is not part of the history.
+    part: Option<Part>,
+    /// `None` if it is in no batch.
+    member: Option<Member>,
+}
+
+/// A task of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Member {
+    batch: TaskId,
+    is_active: bool,
+}
+
+impl Member {
+    fn of(task: &Task) -> Option<Self> {
+        task.plan().batch.map(|batch| Self { batch, is_active: !task.is_finished() })
+    }
+}
+
+/// The tasks of a batch.
+#[derive(Clone, Debug, Default)]
+struct Members {
+    all: BTreeSet<Ordinal>,
+    /// How many of them have not ended.
+    active: usize,
+}
+
+/// The finished tasks by their age; none while there are no limits. Not part of it are those whose outputs other tasks
+/// still need (R104), and those of a batch that has not ended: whoever waits for the batch then has to learn how each
+/// of them ended (R112).
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct History {
     limits: Option<HistoryLimits>,
     /// How many unfinished tasks and batches come after each task.
     #[serde(default)]
     needed: BTreeMap<Ordinal, usize>,
+    /// The batches some of whose tasks are still to be added.
+    #[serde(default)]
+    entering: BTreeSet<TaskId>,
+    /// The tasks of the batches.
+    #[serde(skip)]
+    members: BTreeMap<TaskId, Members>,
     #[serde(skip)]
     ended: BTreeSet<(Timestamp, Ordinal)>,
     #[serde(skip)]
@@ -65,21 +106,31 @@ pub struct History {
 impl History {
     /// Replaces the limits, and forgets the finished tasks.
     pub fn limit(&mut self, limits: Option<HistoryLimits>) {
-        let needed = std::mem::take(&mut self.needed);
-        *self = Self { limits, needed, ..Self::default() };
+        let (needed, entering) = (std::mem::take(&mut self.needed), std::mem::take(&mut self.entering));
+        *self = Self { limits, needed, entering, ..Self::default() };
     }
 
     pub fn limits(&self) -> Option<HistoryLimits> {
         self.limits
     }
 
-    /// Returns a task's entry; `None` without limits, and while the task is unfinished, has processes left, or is
-    /// needed by others.
+    /// Returns what a task is to the history; nothing without limits.
+    pub fn entry(&self, ordinal: Ordinal, task: &Task) -> Entry {
+        if self.limits.is_none() {
+            return Entry::default();
+        }
+        Entry { part: self.part(ordinal, task), member: Member::of(task) }
+    }
+
+    /// Returns a task's part of the history; `None` without limits, and while the task or its batch is unfinished, or
+    /// the task has processes left or is needed by others.
     pub fn part(&self, ordinal: Ordinal, task: &Task) -> Option<Part> {
         self.limits?;
         match &task.state {
             State::Finished(finished)
-                if finished.lingering == Lingering::No && !self.needed.contains_key(&ordinal) =>
+                if finished.lingering == Lingering::No
+                    && !self.needed.contains_key(&ordinal)
+                    && !task.plan().batch.is_some_and(|batch| self.is_open(batch)) =>
             {
                 let (ended, output) = (finished.completed_at, kept_bytes(task));
                 Some(Part { ended, output, memory: task.own_bytes(), shared: task.shared().collect() })
@@ -101,7 +152,7 @@ impl History {
     pub fn need(&mut self, ordinal: Ordinal, task: Option<&Task>) {
         let before = task.and_then(|task| self.part(ordinal, task));
         *self.needed.entry(ordinal).or_default() += 1;
-        self.change(ordinal, before, None);
+        self.replace(ordinal, before, None);
     }
 
     /// Notes that one of the unfinished tasks and batches that come after a task has ended.
@@ -110,12 +161,95 @@ impl History {
         *count -= 1;
         if *count == 0 {
             self.needed.remove(&ordinal);
-            self.change(ordinal, None, task.and_then(|task| self.part(ordinal, task)));
+            self.replace(ordinal, None, task.and_then(|task| self.part(ordinal, task)));
         }
     }
 
-    /// Notes that a task was added, changed or removed.
-    pub fn change(&mut self, ordinal: Ordinal, before: Option<Part>, after: Option<Part>) {
+    /// Notes that a task was added, changed or removed. `before` is what it was to the history; `tasks` are those that
+    /// exist, of which this one is ignored. When the last active task of a batch ends, its tasks become part of the
+    /// history; when one of them runs again, they cease to be: only then does the cost depend on their number.
+    pub fn change(&mut self, ordinal: Ordinal, before: Entry, after: Option<&Task>, tasks: &Tasks) {
+        if self.limits.is_none() {
+            return;
+        }
+        let member = after.and_then(Member::of);
+        let mut part = before.part;
+        if before.member != member {
+            self.replace(ordinal, part.take(), None);
+            if let Some(member) = before.member {
+                self.leave(ordinal, member, tasks);
+            }
+            if let Some(member) = member {
+                self.join(ordinal, member, tasks);
+            }
+        }
+        self.replace(ordinal, part, after.and_then(|task| self.part(ordinal, task)));
+    }
+
+    /// Notes that tasks of a batch are still to be added.
+    pub fn enter_batch(&mut self, batch: TaskId, tasks: &Tasks) {
+        self.take_out_members(batch, tasks);
+        self.entering.insert(batch);
+    }
+
+    /// Notes that no task of a batch is still to be added.
+    pub fn note_entered(&mut self, batch: TaskId, tasks: &Tasks) {
+        if self.entering.remove(&batch) {
+            self.put_in_members(batch, tasks);
+        }
+    }
+
+    /// Reports whether a batch has not ended.
+    fn is_open(&self, batch: TaskId) -> bool {
+        self.entering.contains(&batch) || self.members.get(&batch).is_some_and(|members| members.active > 0)
+    }
+
+    fn leave(&mut self, ordinal: Ordinal, member: Member, tasks: &Tasks) {
+        let Some(members) = self.members.get_mut(&member.batch) else { return };
+        members.all.remove(&ordinal);
+        if member.is_active {
+            members.active = members.active.saturating_sub(1);
+        }
+        if members.all.is_empty() {
+            self.members.remove(&member.batch);
+        } else if member.is_active {
+            self.put_in_members(member.batch, tasks);
+        }
+    }
+
+    fn join(&mut self, ordinal: Ordinal, member: Member, tasks: &Tasks) {
+        if member.is_active {
+            self.take_out_members(member.batch, tasks);
+        }
+        let members = self.members.entry(member.batch).or_default();
+        members.all.insert(ordinal);
+        members.active += usize::from(member.is_active);
+    }
+
+    /// Makes the tasks of a batch part of the history if it has ended.
+    fn put_in_members(&mut self, batch: TaskId, tasks: &Tasks) {
+        if !self.is_open(batch) {
+            for (ordinal, part) in self.parts_of(batch, tasks) {
+                self.replace(ordinal, None, Some(part));
+            }
+        }
+    }
+
+    /// Takes the tasks of a batch that is about to be unfinished out of the history, if they are part of it.
+    fn take_out_members(&mut self, batch: TaskId, tasks: &Tasks) {
+        if !self.is_open(batch) {
+            for (ordinal, part) in self.parts_of(batch, tasks) {
+                self.replace(ordinal, Some(part), None);
+            }
+        }
+    }
+
+    fn parts_of(&self, batch: TaskId, tasks: &Tasks) -> Vec<(Ordinal, Part)> {
+        let members = self.members.get(&batch).into_iter().flat_map(|members| &members.all);
+        members.filter_map(|ordinal| Some((*ordinal, self.part(*ordinal, tasks.get(ordinal)?)?))).collect()
+    }
+
+    fn replace(&mut self, ordinal: Ordinal, before: Option<Part>, after: Option<Part>) {
         if before == after {
             return;
         }
@@ -166,12 +300,19 @@ impl History {
             return 0;
         }
         // Removes them from a copy: which ones exceed the memory depends on what they share with those that stay.
-        let mut rest = Self { limits: Some(limits), ..self.clone() };
+        let mut rest = Self {
+            limits: Some(limits),
+            ended: self.ended.clone(),
+            bytes: self.bytes,
+            memory: self.memory,
+            shared: self.shared.clone(),
+            ..Self::default()
+        };
         let mut excess = 0;
         while let Some(ordinal) = rest.next(now)
             && let Some(part) = part(ordinal)
         {
-            rest.change(ordinal, Some(part), None);
+            rest.replace(ordinal, Some(part), None);
             excess += 1;
         }
         excess

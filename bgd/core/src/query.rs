@@ -1,6 +1,7 @@
 //! Queries for lists of tasks.
 
 use bgd_shared::id::TaskId;
+use bgd_shared::request::ClearedTasks;
 use bgd_shared::task::Summary;
 use bgd_shared::text::OsText;
 use bgd_shared::time::Timestamp;
@@ -40,6 +41,8 @@ pub struct Page {
     pub next: Option<Ordinal>,
     /// The counts of the filter's parent session, or of all tasks.
     pub summary: Summary,
+    /// The tasks of the filter's batch that are gone; `None` if there are none.
+    pub cleared: Option<ClearedTasks>,
 }
 
 impl ListQuery {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bgd_shared::id::TaskId;
-use bgd_shared::request::{BlockMode, BlockUntil};
+use bgd_shared::request::{BlockMode, BlockUntil, ClearedTasks};
 use serde::{Deserialize, Serialize};
 
 use super::caller::ReplyTo;
@@ -19,6 +19,8 @@ pub struct WaiterId(pub u64);
 pub struct Block {
     pub to: ReplyTo,
     pub tasks: Vec<Ordinal>,
+    /// The batch whose tasks these are, if they were selected by it and not by their status.
+    pub batch: Option<TaskId>,
     pub deadline: Option<Mono>,
     pub mode: BlockMode,
     pub until: BlockUntil,
@@ -131,6 +133,9 @@ pub struct Waiter {
     /// The last state of the tasks that were cleared during the wait, if the reply contains tasks. Shared by all
     /// waiters.
     pub cleared: Vec<Arc<Task>>,
+    /// The tasks of the selected batch that were gone when the wait began.
+    #[serde(default)]
+    pub gone: Option<ClearedTasks>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -410,6 +415,7 @@ mod tests {
             deadline: None,
             then,
             cleared: Vec::new(),
+            gone: None,
         }
     }
 

@@ -94,12 +94,12 @@ impl Dispatcher {
                 answer.give(&SubmitManyResult { existing: shape.is_existing(batch), batch, ids });
             }
             Reply::Tasks(list) => self.reader.tasks(list, answer, |tasks| TasksResult { tasks }),
-            Reply::Blocked { tasks: list, timed_out } => {
+            Reply::Blocked { tasks: list, timed_out, cleared } => {
                 let of = |finished: bool| -> Vec<TaskId> {
                     list.iter().filter(|task| task.is_finished() == finished).map(|task| task.id).collect()
                 };
                 let (finished, active) = (of(true), of(false));
-                let result = move |tasks| BlockResult { tasks, timed_out, finished, active };
+                let result = move |tasks| BlockResult { tasks, timed_out, finished, active, cleared };
                 self.reader.tasks(list, answer, result);
             }
             Reply::Inbox { items, more, lost } => {

@@ -131,6 +131,7 @@ impl Dispatcher {
             tasks: page.tasks.iter().map(|task| view::task(task, &self.context.folder)).collect(),
             next: page.next.map(|ordinal| ordinal.0),
             summary: page.summary,
+            cleared: page.cleared,
         })
     }
 

@@ -106,6 +106,38 @@ impl Default for BlockParams {
     }
 }
 
+/// Tasks of a batch that are gone: cleared by a call or by the limits of the history, or lost with a damaged journal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ClearedTasks {
+    /// How many tasks are gone.
+    pub tasks: u64,
+    /// How many of them had not completed: they failed, were cancelled, or were lost.
+    pub not_completed: u64,
+}
+
+impl ClearedTasks {
+    /// Counts one more task.
+    pub fn count(&mut self, has_completed: bool) {
+        self.add(Self { tasks: 1, not_completed: u64::from(!has_completed) });
+    }
+
+    /// Counts tasks that had not completed.
+    pub fn count_lost(&mut self, tasks: u64) {
+        self.add(Self { tasks, not_completed: tasks });
+    }
+
+    pub fn add(&mut self, other: Self) {
+        self.tasks = self.tasks.saturating_add(other.tasks);
+        self.not_completed = self.not_completed.saturating_add(other.not_completed);
+    }
+
+    /// Reports whether no task is gone.
+    pub const fn is_empty(&self) -> bool {
+        self.tasks == 0
+    }
+}
+
 /// Result of `task.block`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -118,4 +150,8 @@ pub struct BlockResult {
     pub finished: Vec<TaskId>,
     /// Ids of the tasks that have not ended.
     pub active: Vec<TaskId>,
+    /// Only if `matching` names a batch and no `status`: the tasks of the batch that were gone when the wait began, and
+    /// are not among `tasks`. Missing if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cleared: Option<ClearedTasks>,
 }

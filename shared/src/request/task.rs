@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::block::ClearedTasks;
 use super::order::Matching;
 use crate::encoding::Encoding;
 use crate::id::TaskRef;
@@ -78,6 +79,9 @@ pub struct ListResult {
     pub next: Option<u64>,
     /// Number of tasks by status in this session (or in all), ignoring `status`.
     pub summary: Summary,
+    /// Only with `batch`: the tasks of the batch that are gone, whatever else was selected. Missing if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cleared: Option<ClearedTasks>,
 }
 
 /// One of the two outputs of a task submitted with `split`.

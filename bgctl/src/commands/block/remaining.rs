@@ -20,8 +20,13 @@ pub fn remaining(
     ids: &[TaskRef],
     look: &mut dyn FnMut(&[TaskRef]) -> Result<BlockResult, Failure>,
 ) -> Result<BlockResult, Failure> {
-    let nothing =
-        BlockResult { tasks: Vec::new(), timed_out: false, finished: Vec::new(), active: Vec::new() };
+    let nothing = BlockResult {
+        tasks: Vec::new(),
+        timed_out: false,
+        finished: Vec::new(),
+        active: Vec::new(),
+        cleared: None,
+    };
     if ids.is_empty() {
         return Ok(nothing);
     }
@@ -61,7 +66,7 @@ mod tests {
                 return Err(Failure::new(Code::NO_TASK, "task_not_found", "gone"));
             }
             let tasks = ids.iter().map(|id| bgd_shared::task::Task { id: *id, ..task() }).collect();
-            Ok(BlockResult { tasks, timed_out: false, finished: ids, active: Vec::new() })
+            Ok(BlockResult { tasks, timed_out: false, finished: ids, active: Vec::new(), cleared: None })
         });
         let left = left.unwrap();
         let expected: Vec<TaskId> =

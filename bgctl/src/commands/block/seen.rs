@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use bgd_shared::id::{TaskId, TaskRef};
-use bgd_shared::request::{BlockMode, BlockParams, BlockResult, BlockUntil, TaskBlock};
+use bgd_shared::request::{BlockMode, BlockParams, BlockResult, BlockUntil, ClearedTasks, TaskBlock};
 use bgd_shared::task::Task;
 
 use super::remaining::{is_missing, remaining};
@@ -21,14 +21,22 @@ pub struct Seen {
     met: Vec<TaskId>,
     /// Those that were cleared meanwhile.
     cleared: Vec<TaskId>,
+    /// The tasks of the given batches that were gone already. Only a look at the batches themselves tells.
+    before: Option<ClearedTasks>,
 }
 
 impl Seen {
     /// Records the result of a look at all tasks of the wait.
     pub fn new(result: BlockResult, until: BlockUntil) -> Self {
-        let mut seen = Self { all: result.tasks, met: Vec::new(), cleared: Vec::new() };
+        let before = result.cleared;
+        let mut seen = Self { all: result.tasks, met: Vec::new(), cleared: Vec::new(), before };
         seen.note(result.finished, until);
         seen
+    }
+
+    /// Records the tasks that were gone before.
+    pub fn note_cleared(&mut self, before: Option<ClearedTasks>) {
+        self.before = before.or(self.before);
     }
 
     fn note(&mut self, finished: Vec<TaskId>, until: BlockUntil) {
@@ -82,17 +90,19 @@ impl Seen {
     /// Adds the cleared tasks, as last seen, to the result of the wait for the others. Returns those separately of which
     /// the end is not known.
     pub fn complete(self, result: BlockResult, mode: BlockMode) -> (BlockResult, Vec<TaskId>) {
+        let cleared = result.cleared.or(self.before);
+        let result = BlockResult { cleared, ..result };
         if self.cleared.is_empty() {
             return (result, Vec::new());
         }
         let is_over = self.is_over(mode);
-        let BlockResult { tasks, timed_out, mut finished, active } = result;
+        let BlockResult { tasks, timed_out, mut finished, active, cleared } = result;
         let mut now: HashMap<TaskId, Task> = tasks.into_iter().map(|task| (task.id, task)).collect();
         let (known, unknown) = self.cleared.iter().partition::<Vec<TaskId>, _>(|id| self.met.contains(id));
         finished.extend(&known);
         let last = |task: Task| now.remove(&task.id).or_else(|| known.contains(&task.id).then_some(task));
         let tasks = self.all.into_iter().filter_map(last).collect();
-        (BlockResult { tasks, timed_out: timed_out && !is_over, finished, active }, unknown)
+        (BlockResult { tasks, timed_out: timed_out && !is_over, finished, active, cleared }, unknown)
     }
 }
 
@@ -129,7 +139,7 @@ mod tests {
             some.map(|task| task.id).collect()
         };
         let (finished, active) = (ids(false), ids(true));
-        BlockResult { tasks, timed_out, finished, active }
+        BlockResult { tasks, timed_out, finished, active, cleared: None }
     }
 
     #[test]
@@ -159,6 +169,19 @@ mod tests {
         seen.update(result(&[(1, Failed), (2, Running)], true), BlockUntil::Ended);
         let (any, unknown) = seen.complete(result(&[(1, Failed), (2, Running)], true), BlockMode::Any);
         assert_eq!((ids(&any), any.timed_out, unknown), (vec![id(1), id(2)], false, vec![id(3), id(4)]));
+    }
+
+    #[test]
+    fn r126_wait_for_a_batch_remembers_which_tasks_were_gone_before_it() {
+        let gone = Some(ClearedTasks { tasks: 3, not_completed: 1 });
+        let look =
+            BlockResult { cleared: gone, ..result(&[(1, Status::Running), (2, Status::Running)], true) };
+        let mut seen = Seen::new(look, BlockUntil::Ended);
+        seen.note_cleared(None);
+        seen.update(result(&[(2, Status::Running)], true), BlockUntil::Ended);
+        // From here on, the wait names the tasks one by one.
+        let (whole, _) = seen.complete(result(&[(2, Status::Completed)], false), BlockMode::All);
+        assert_eq!(whole.cleared, gone);
     }
 
     #[test]

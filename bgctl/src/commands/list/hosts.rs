@@ -212,7 +212,7 @@ fn printed<'a>(all: &[(&'a str, &'a Outcome)]) -> Printed<'a> {
     let tasks = all.iter().filter_map(|(host, outcome)| Some((*host, &outcome.as_ref().ok()?.list)));
     let tasks = tasks.flat_map(|(host, result)| result.tasks.iter().map(move |task| OnHost { host, task }));
     let hosts = all.iter().map(|(host, outcome)| match outcome {
-        Ok(HostTasks { list: ListResult { summary, next, tasks: _ }, .. }) => {
+        Ok(HostTasks { list: ListResult { summary, next, tasks: _, cleared: _ }, .. }) => {
             HostLine::Answered { host, summary, more: next.is_some() }
         }
         Err(failure) => HostLine::Silent { host, kind: failure.kind, error: &failure.message },

@@ -54,8 +54,13 @@ impl Bench {
     fn ends(&mut self, call: u64, id: TaskId) {
         let exit = Some(Exit::Code(0));
         let task = Task { id, status: Status::Completed, exit, ..samples::task() };
-        let result =
-            BlockResult { tasks: vec![task], timed_out: false, finished: vec![id], active: Vec::new() };
+        let result = BlockResult {
+            tasks: vec![task],
+            timed_out: false,
+            finished: vec![id],
+            active: Vec::new(),
+            cleared: None,
+        };
         self.answer(call, Ok(&result));
     }
 

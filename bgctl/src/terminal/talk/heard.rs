@@ -169,6 +169,7 @@ mod tests {
             timed_out: false,
             finished: vec![task],
             active: Vec::new(),
+            cleared: None,
         });
         let mut end = Some(end.unwrap());
         text.has_more = true;

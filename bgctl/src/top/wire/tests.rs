@@ -60,7 +60,7 @@ impl Scene {
 
     fn give_page(&mut self, id: &Value, number: u128, next: Option<u64>) {
         let tasks = vec![Task { id: TaskId::from_u128(number), ..samples::task() }];
-        self.give(id, &ListResult { tasks, next, summary: Summary::default() });
+        self.give(id, &ListResult { tasks, next, summary: Summary::default(), cleared: None });
     }
 
     fn is_there(&self, number: u128) -> bool {
@@ -121,7 +121,7 @@ impl Scene {
         scene.asked("events.subscribe");
         let listed = scene.asked("task.list");
         let tasks = vec![in_terminal(Status::Running)];
-        scene.give(&listed, &ListResult { tasks, next: None, summary: Summary::default() });
+        scene.give(&listed, &ListResult { tasks, next: None, summary: Summary::default(), cleared: None });
         scene.ui.model.window(9);
         scene.ui.model.select_end(true);
         assert!(scene.ui.model.pin());

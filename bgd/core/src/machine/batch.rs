@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use bgd_shared::event::EventKind;
 use bgd_shared::id::{TaskId, TaskRef};
+use bgd_shared::request::ClearedTasks;
 use bgd_shared::task::Status;
 
 use super::dependencies::became;
@@ -162,9 +163,11 @@ impl Core {
         Ok(())
     }
 
-    /// Lets the tasks of a committed batch be added from now on. The tasks that they come after are kept meanwhile.
+    /// Lets the tasks of a committed batch be added from now on. The history keeps the tasks that they come after
+    /// meanwhile, and those that have been added.
     pub(super) fn await_entry(&mut self, entering: Entering) {
         self.registry.need(&entering.plan.needed().collect::<Vec<_>>());
+        self.registry.enter_batch(entering.batch);
         self.batches.entering.push_back(entering);
     }
 
@@ -203,6 +206,7 @@ impl Core {
     fn entered(&mut self, entering: Entering) {
         let Entering { batch, to, last, again, plan, .. } = entering;
         self.registry.release(&plan.needed().collect::<Vec<_>>());
+        self.registry.note_entered(batch);
         for (to, ids) in std::iter::once((to, last)).chain(again) {
             self.reply(Some(to), Reply::Many { batch, ids });
         }
@@ -218,6 +222,7 @@ impl Core {
             // Otherwise the dropped tasks would count as lost if the journal is damaged later.
             if let Some(known) = self.batches.known.get_mut(&entering.batch) {
                 known.left = None;
+                known.cleared.count_lost(entering.items.len() as u64);
             }
             self.drop_batch_without_tasks(entering.batch);
             self.entered(entering);
@@ -329,10 +334,16 @@ impl Core {
         let Some(id) = task.plan().batch else { return };
         if let Some(batch) = self.batches.known.get_mut(&id) {
             batch.members = batch.members.saturating_sub(1);
+            batch.cleared.count(task.status() == Status::Completed);
         }
         if self.batches.entering.iter().all(|entering| entering.batch != id) {
             self.drop_batch_without_tasks(id);
         }
+    }
+
+    /// Returns the tasks of a batch that are gone; `None` if there are none.
+    pub(super) fn cleared_of(&self, batch: TaskId) -> Option<ClearedTasks> {
+        self.batches.known.get(&batch).map(|batch| batch.cleared).filter(|cleared| !cleared.is_empty())
     }
 
     fn drop_batch_without_tasks(&mut self, id: TaskId) {

@@ -295,6 +295,7 @@ impl Core {
     pub fn list(&self, query: &ListQuery) -> Result<Page, CoreError> {
         let batch = self.resolve(&query.filter)?;
         let mut page = self.registry.list(query, batch);
+        page.cleared = batch.and_then(|batch| self.cleared_of(batch));
         for task in &mut page.tasks {
             self.place(task);
         }

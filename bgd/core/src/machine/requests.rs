@@ -79,7 +79,7 @@ impl Core {
             Request::Retrieve { id, complete } => self.retrieve(now, to, &id, complete),
             Request::Block { which, timeout_ms, mode, until } => {
                 let deadline = timeout_ms.map(|timeout| now.mono.plus_ms(timeout));
-                self.block(now, &which, Block { to, tasks: Vec::new(), deadline, mode, until })
+                self.block(now, &which, Block { to, tasks: Vec::new(), batch: None, deadline, mode, until })
             }
             Request::Cancel(cancel) => self.cancel(now, to, &cancel),
             Request::Clear { which, active_too } => self.clear(now, to, &which, active_too),

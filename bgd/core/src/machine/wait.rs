@@ -24,6 +24,7 @@ impl Core {
     /// until then, those that are there may all have ended.
     pub(super) fn block(&mut self, now: Now, which: &Selection, mut block: Block) -> Result<(), CoreError> {
         block.tasks = self.select(which)?;
+        block.batch = self.batch_waited_for(which)?;
         let is_meant = self.means_entering(which)?;
         let entering = self.batches.entering.iter().filter(|entering| is_meant(entering));
         let batches: Vec<TaskId> = entering.map(|entering| entering.batch).collect();
@@ -33,6 +34,15 @@ impl Core {
         self.may_wait(block.to, block.tasks.len())?;
         self.postponed.push(Postponed { block, after: self.registry.last(), batches });
         Ok(())
+    }
+
+    /// Returns the batch whose tasks a selection means, unless it means only those with some status: then the tasks that
+    /// are gone may not be among them.
+    fn batch_waited_for(&self, which: &Selection) -> Result<Option<TaskId>, CoreError> {
+        match which {
+            Selection::Matching(filter) if filter.status.is_empty() => self.resolve(filter),
+            Selection::Matching(_) | Selection::Ids(_) | Selection::All { .. } => Ok(None),
+        }
     }
 
     /// Begins the waits whose tasks have all been added meanwhile. A batch that came later holds up none.
@@ -56,7 +66,7 @@ impl Core {
     }
 
     fn begin_block(&mut self, now: Now, block: Block) -> Result<(), CoreError> {
-        let Block { to, tasks, deadline, mode, until } = block;
+        let Block { to, tasks, batch, deadline, mode, until } = block;
         let until = match until {
             BlockUntil::Ended => Until::Finished,
             BlockUntil::Ready => Until::Ready,
@@ -66,6 +76,7 @@ impl Core {
         }
         let mut waiter = self.waiter(to, &tasks, until, WaitAction::Block);
         waiter.deadline = deadline;
+        waiter.gone = batch.and_then(|batch| self.cleared_of(batch));
         match mode {
             BlockMode::All | BlockMode::AllOrAsks => {}
             BlockMode::Any | BlockMode::AnyOrAsks if waiter.missing < waiter.tasks.len() => {
@@ -140,6 +151,7 @@ impl Core {
             deadline: None,
             then,
             cleared: Vec::new(),
+            gone: None,
         }
     }
 
@@ -198,7 +210,7 @@ impl Core {
     pub(super) fn waiter_deadline(&mut self, id: WaiterId) {
         if let Some(waiter) = self.waiters.remove(id) {
             let tasks = self.summary_of(&waiter);
-            self.reply(waiter.to, Reply::Blocked { tasks, timed_out: true });
+            self.reply(waiter.to, Reply::Blocked { tasks, timed_out: true, cleared: waiter.gone });
         }
     }
 
@@ -236,7 +248,7 @@ impl Core {
         match waiter.then {
             WaitAction::Block => {
                 let tasks = self.summary_of(waiter);
-                self.reply(waiter.to, Reply::Blocked { tasks, timed_out: false });
+                self.reply(waiter.to, Reply::Blocked { tasks, timed_out: false, cleared: waiter.gone });
             }
             WaitAction::Cancel => {
                 let tasks = self.summary_of(waiter);

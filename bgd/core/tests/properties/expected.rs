@@ -60,7 +60,7 @@ impl From<&Reply> for Answer {
             Reply::Rerun(pairs) => Self::Rerun(pairs.clone()),
             Reply::Many { batch, ids } => Self::Many(*batch, ids.clone()),
             Reply::Tasks(tasks) => Self::Tasks(short(tasks)),
-            Reply::Blocked { tasks, timed_out } => {
+            Reply::Blocked { tasks, timed_out, .. } => {
                 Self::Blocked { tasks: short(tasks), timed_out: *timed_out }
             }
             Reply::Cleared { cleared, .. } => Self::Cleared(*cleared),

@@ -246,7 +246,7 @@ fn r25_block_after_resume_waits_for_the_new_run() {
     let effects = desk.fact_of_run(task, 2, turn_failed("overloaded"));
     assert_eq!(replies(&effects).len(), 2);
     for reply in replies(&effects) {
-        let Reply::Blocked { tasks, timed_out: false } = reply else { panic!("{reply:?}") };
+        let Reply::Blocked { tasks, timed_out: false, .. } = reply else { panic!("{reply:?}") };
         assert_eq!(tasks[0].status(), Status::Failed);
     }
 }
@@ -258,7 +258,7 @@ fn r25_block_after_refused_resume_returns_old_result() {
     assert!(replies(&desk.resume(task)).is_empty());
     assert!(desk.block(&[task], None, All).is_empty());
     let effects = desk.fact_of_run(task, 2, refused());
-    let [Reply::Error(_), Reply::Blocked { tasks, timed_out: false }] = replies(&effects)[..] else {
+    let [Reply::Error(_), Reply::Blocked { tasks, timed_out: false, .. }] = replies(&effects)[..] else {
         panic!("{effects:?}")
     };
     assert_eq!(tasks[0].status(), Status::Completed);

@@ -367,7 +367,9 @@ pub fn refusal(effects: &[Effect]) -> &CoreError {
 
 /// Returns the result of a block that is the only reply: the tasks with their statuses, and whether it timed out.
 pub fn blocked(effects: &[Effect]) -> (Vec<(TaskId, Status)>, bool) {
-    let Reply::Blocked { tasks, timed_out } = only_reply(effects) else { panic!("no block: {effects:?}") };
+    let Reply::Blocked { tasks, timed_out, .. } = only_reply(effects) else {
+        panic!("no block: {effects:?}")
+    };
     (tasks.iter().map(|task| (task.id, task.status())).collect(), *timed_out)
 }
 

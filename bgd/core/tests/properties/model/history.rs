@@ -9,11 +9,21 @@ impl Model {
     /// Returns the finished tasks in the order of their ends.
     fn finished(&self) -> Vec<TaskId> {
         let is_over = |task: &&Known| {
-            task.phase == Phase::Done && !task.left && !task.stuck && !self.is_needed(number(task.id))
+            task.phase == Phase::Done
+                && !task.left
+                && !task.stuck
+                && !self.is_needed(number(task.id))
+                && !self.is_batch_active(task.order.batch)
         };
         let mut finished: Vec<&Known> = self.live.values().filter(is_over).collect();
         finished.sort_by_key(|task| (task.completed_at, number(task.id)));
         finished.iter().map(|task| task.id).collect()
+    }
+
+    /// Reports whether a task of this batch has not ended.
+    fn is_batch_active(&self, batch: Option<TaskId>) -> bool {
+        let is_member = |task: &Known| batch.is_some() && task.order.batch == batch;
+        self.live.values().any(|task| is_member(task) && task.phase != Phase::Done)
     }
 
     /// Reports whether a task that has not ended comes after this one.

@@ -20,9 +20,45 @@ const REFUSALS: [&str; 3] =
 
 /// Reports whether this message of ssh is about a problem that does not go away by itself: a person has to act, and
 /// further attempts would only look like an attack.
-pub fn is_refusal(message: &str) -> bool {
+fn is_refusal(message: &str) -> bool {
     REFUSALS.iter().any(|words| message.contains(words))
 }
+
+/// The maximum number of lines of a refusal that are passed on: for a changed host key, the file and the line of the
+/// known key, how to remove it, and whose key it is.
+const REFUSAL_LINES: usize = 5;
+
+/// The maximum size of the lines before the last of a refusal, in bytes: messages are cut at their end.
+const REFUSAL_BYTES: usize = 300;
+
+/// Returns, on one line, what ssh says about a problem that does not go away by itself: its last lines, as a long
+/// warning in a frame or the banner of the site may come first. `None` if it says nothing of that kind. Not cleaned.
+pub fn refusal(message: &str) -> Option<String> {
+    let lines = message.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("@ "));
+    let lines: Vec<&str> = lines.filter(|line| !line.bytes().all(|byte| byte == b'@')).collect();
+    let last = lines.iter().rposition(|line| is_refusal(line))?;
+    let mut bytes = 0;
+    let fits = |line: &&&str| {
+        bytes += line.len();
+        bytes <= REFUSAL_BYTES
+    };
+    let before = lines[..last].iter().rev().take(REFUSAL_LINES - 1).take_while(fits).count();
+    let mut text = String::new();
+    for line in &lines[last - before..=last] {
+        match text.chars().next_back() {
+            None => {}
+            // The line introduces this one.
+            Some(':') => text.push(' '),
+            Some(_) => text.push_str("; "),
+        }
+        text.push_str(line.trim_end_matches('.'));
+    }
+    Some(text)
+}
+
+/// How `bgctl` words the advice to have programs copied. Where a configuration says that in place of an option, these
+/// words are replaced.
+pub const WITH_BOOTSTRAP: &str = "with --bootstrap";
 
 /// Reports whether these settings, printed with [`PRINT_SETTINGS`], leave the detection of a dead connection to the
 /// operating system, which takes hours. `None` if ssh did not print them in time, as on a busy machine: then it is better
@@ -59,5 +95,33 @@ mod tests {
         for message in ["ssh: connect to host far port 22: No route to host", "Connection closed", ""] {
             assert!(!is_refusal(message), "{message}");
         }
+    }
+
+    #[test]
+    fn r151_long_ssh_warning_does_not_hide_the_refusal() {
+        let frame = "@".repeat(59);
+        let warning = format!(
+            "{frame}\r\n@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\r\n{frame}\r\n\
+             IT IS POSSIBLE THAT SOMEONE IS DOING SOMETHING NASTY!\r\n{}\r\n\
+             Please contact your system administrator.\r\n",
+            "Someone could be eavesdropping! ".repeat(10)
+        );
+        let last = "Offending ED25519 key in /home/me/known_hosts:7\r\n  remove with:\r\n  \
+                    ssh-keygen -f '/home/me/known_hosts' -R 'far'\r\n\
+                    Host key for far has changed and you have requested strict checking.\r\n\
+                    Host key verification failed.\r\n";
+        assert_eq!(
+            refusal(&format!("{warning}{last}")).unwrap(),
+            "Offending ED25519 key in /home/me/known_hosts:7; remove with: ssh-keygen -f '/home/me/known_hosts' -R \
+             'far'; Host key for far has changed and you have requested strict checking; Host key verification failed"
+        );
+        let key = format!(
+            "{frame}\n@ WARNING: UNPROTECTED PRIVATE KEY FILE! @\n{frame}\nPermission denied (publickey).\n"
+        );
+        assert_eq!(refusal(&key).unwrap(), "Permission denied (publickey)");
+        assert_eq!(refusal("ssh: connect to host far port 22: No route to host\n"), None);
+        let too_many = "Received disconnect from 10.0.0.1 port 22:2: Too many authentication failures\n\
+                        Disconnected from 10.0.0.1 port 22\n";
+        assert!(refusal(too_many).unwrap().ends_with("Too many authentication failures"));
     }
 }

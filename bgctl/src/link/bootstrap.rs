@@ -5,7 +5,8 @@ use bgd_shared::show::exit_code;
 use nix::sys::utsname::uname;
 
 use super::programs::{PROBE, Program, Programs, probed, refusals};
-use super::ssh::{Dial, Ended, NO_BGCTL};
+use super::ssh::{Dial, Ended};
+use super::ssh_failure::NO_BGCTL;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::remark::say;

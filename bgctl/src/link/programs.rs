@@ -135,12 +135,13 @@ pub fn probed(output: &str) -> Option<Probed> {
 }
 
 impl Programs {
-    /// Returns the line that runs `bgctl` with these words: the installed one, else the copy, else it exits with 127.
+    /// Returns the line that runs `bgctl` with these words: the installed one, else the copy, else it exits with 127. A
+    /// copy that does not run, such as a damaged one, counts as missing, and is replaced.
     pub fn line(&self, words: &str) -> String {
         let folder = &self.folder;
         format!(
             "exec sh -c 'command -v bgctl >/dev/null && exec bgctl {words}; p=\"{ROOT}/{folder}/bgctl\"; \
-             [ -x \"$p\" ] && exec \"$p\" {words}; exit 127'"
+             [ -x \"$p\" ] && \"$p\" --version </dev/null >/dev/null 2>&1 && exec \"$p\" {words}; exit 127'"
         )
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::pauses::next_pause;
 
-use super::ssh::{REFUSED, UNREACHABLE};
+use super::ssh_failure::{REFUSED, UNREACHABLE};
 use super::wait::time_left;
 use crate::failure::Failure;
 

@@ -15,13 +15,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use bgd_shared::PROTOCOL;
-use bgd_shared::client::{ClientError, FIRST_ANSWER};
-use bgd_shared::error_line::ReportedError;
+use bgd_shared::client::FIRST_ANSWER;
 use bgd_shared::socket::SocketPath;
-use bgd_shared::ssh::{
-    KEEP_ALIVE, PRINT_SETTINGS, can_be_control_path, is_refusal, needs_keep_alive, program,
-};
-use bgd_shared::task::Exit;
+use bgd_shared::ssh::{KEEP_ALIVE, PRINT_SETTINGS, can_be_control_path, needs_keep_alive, program};
 use bgd_shared::transport::Stream;
 use nix::fcntl::Flock;
 use nix::poll::PollFlags;
@@ -32,6 +28,7 @@ use super::children::{self, SHORT, end, ended};
 use super::greeting::{BANNER_BYTES, GreetingError, greet};
 use super::host::Host;
 use super::programs::Programs;
+use super::ssh_failure::{self, Attempt, CUT, UNREACHABLE};
 use super::wait::{becomes_ready, time_left};
 use crate::exit::Code;
 use crate::failure::Failure;
@@ -44,15 +41,6 @@ const PIECE: usize = 64 * 1024;
 
 /// How long a shared connection stays open after its last use, in seconds.
 const PERSIST_SECONDS: u32 = 60;
-
-/// Failure kind: the host may be reachable at another time.
-pub const UNREACHABLE: &str = "host_unreachable";
-
-/// Failure kind: the host refuses this user; only the user can change that.
-pub const REFUSED: &str = "host_refused";
-
-/// Failure kind: `bgctl` is not installed on the host.
-pub const NO_BGCTL: &str = "no_remote_bgctl";
 
 /// A connection to the daemon of a remote machine, and the ssh that carries it.
 pub struct Bridge {
@@ -318,7 +306,12 @@ impl<'a> Dial<'a> {
             status => {
                 end(&mut ssh);
                 let trouble = if status.is_some() { GreetingError::Closed } else { GreetingError::Late };
-                Err(self.failure(trouble, status, &stderr_text(&mut errors)))
+                let mut said = stderr_text(&mut errors);
+                // Nothing ran over there whose end this could be.
+                if said.is_empty() && status.is_some_and(|status| status.code() == Some(CUT)) {
+                    "it gives no reason".clone_into(&mut said);
+                }
+                Err(self.failure(trouble, status, &said))
             }
         }
     }
@@ -370,50 +363,13 @@ impl<'a> Dial<'a> {
     }
 
     fn failure(&self, trouble: GreetingError, status: Option<ExitStatus>, stderr_text: &str) -> Failure {
-        // The hints name the program that failed: another one may work.
-        let (host, ssh) = (self.host, program());
-        let ssh = ssh.display();
-        let with = |message: &str| {
-            if stderr_text.is_empty() { message.to_owned() } else { format!("{message}: {stderr_text}") }
-        };
-        match (trouble, status.and_then(|status| status.code())) {
-            (GreetingError::Refused(error), _) => ClientError::Rpc(*error).into(),
-            (GreetingError::Protocol(hello), _) => {
-                let message = format!(
-                    "the daemon (version {}) speaks protocol {}, this bgctl protocol {PROTOCOL}",
-                    hello.version, hello.protocol
-                );
-                Failure::new(Code::NO_DAEMON, "other_protocol", message)
-                    .hint("install the same version on both machines")
-            }
-            (GreetingError::Banner, _) => {
-                let message = "the remote shell prints text, but no daemon answers";
-                Failure::new(Code::NO_DAEMON, NO_BGCTL, message)
-                    .hint(format!("see what it prints: {ssh} {host} true"))
-            }
-            (GreetingError::Late, _) => {
-                let message = with(&format!("no answer within {} ms", self.how.within.as_millis()));
-                Failure::new(Code::NO_DAEMON, UNREACHABLE, message)
-                    .hint(format!("check the connection with: {ssh} {host} true"))
-            }
-            (GreetingError::Closed, Some(Exit::NOT_FOUND)) => {
-                Failure::new(Code::NO_DAEMON, NO_BGCTL, with("no bgctl there")).hint(format!(
-                    "install bgd there so that `{ssh} {host} bgctl --version` works: bgctl must be in the PATH of shells \
-                     that are not interactive; or have this one copied there with --bootstrap"
-                ))
-            }
-            (GreetingError::Closed, Some(255) | None) => {
-                let kind = if is_refusal(stderr_text) { REFUSED } else { UNREACHABLE };
-                Failure::new(Code::NO_DAEMON, kind, with("ssh can't connect"))
-                    .hint(format!("check the connection with: {ssh} {host} true"))
-            }
-            (GreetingError::Closed, Some(code)) if stderr_text.is_empty() => {
-                let message = format!("ssh exited with code {code} without a message");
-                Failure::new(Code::NO_DAEMON, NO_BGCTL, message)
-                    .hint(format!("to find out why, run: {ssh} {host} bgctl --version"))
-            }
-            (GreetingError::Closed, Some(code)) => of_dial(code, stderr_text),
-        }
+        let copies = self.how.programs.is_some();
+        ssh_failure::failure(
+            trouble,
+            status,
+            stderr_text,
+            &Attempt { host: self.host, within: self.how.within, copies },
+        )
     }
 }
 
@@ -456,26 +412,6 @@ fn share(within: Duration) -> Duration {
 fn is_open(control: &Path) -> bool {
     UnixStream::connect(control).is_ok()
 }
-
-/// Returns the failure reported by `bgctl dial` on the host, or by the program that ran in its place.
-fn of_dial(code: i32, stderr_text: &str) -> Failure {
-    let Some(error) = ReportedError::last_of(stderr_text) else {
-        let message = format!("no bgctl there that knows `dial`: {stderr_text}");
-        return Failure::new(Code::NO_DAEMON, NO_BGCTL, message)
-            .hint("install the same version of bgd on both machines");
-    };
-    let ReportedError { message, kind, hint } = error;
-    let kind = KINDS_OF_DIAL.into_iter().find(|known| **known == *kind).unwrap_or("remote_failed");
-    let code = u8::try_from(code).map_or(Code::NO_DAEMON, Code);
-    let failure = Failure::new(code, kind, message);
-    match hint {
-        Some(hint) => failure.hint(hint),
-        None => failure,
-    }
-}
-
-/// Failure kinds of `bgctl dial` that make a difference here, or to programs.
-const KINDS_OF_DIAL: [&str; 4] = ["no_daemon", "config_invalid", "untrusted_socket", "usage"];
 
 /// Starts ssh, and returns it with the file that receives its messages: a pipe would not be drained once the connection
 /// is made. The file can't grow, so a host can't use it to fill memory.
@@ -561,17 +497,5 @@ mod tests {
         assert_ne!(Some(&one), path("/run/user/1000/bgd", "me@far").as_ref());
         assert_eq!(path(&format!("/{}", "a".repeat(80)), "far"), None, "it would not fit");
         assert_eq!(path("/run/100%/bgd", "far"), None, "ssh would expand it");
-    }
-
-    #[test]
-    fn r140_failure_reported_by_dial_is_passed_on() {
-        let line = r#"{"error":{"code":-32000,"message":"not valid","data":{"kind":"config_invalid","hint":"mend it","exit_code":78}}}"#;
-        let failure = of_dial(78, &format!("Welcome!\n{line}"));
-        assert_eq!(
-            (failure.code, failure.kind, &*failure.message),
-            (Code::CONFIG, "config_invalid", "not valid")
-        );
-        assert_eq!(failure.hint.as_deref(), Some("mend it"));
-        assert_eq!(of_dial(1, "bgctl: Command not found.").kind, "no_remote_bgctl");
     }
 }

@@ -180,7 +180,10 @@ fn r140_connection_problems_are_reported() {
     far.change_key("user");
     fails(&["list"], &["Permission denied"]);
     far.change_key("host");
-    fails(&["list"], &["HOST IDENTIFICATION HAS CHANGED"]);
+    let known = far.path("known").display().to_string();
+    fails(&["list"], &["Offending ", &known, "key for far has changed", "Host key verification failed"]);
+    let refused = far.run(&["list"]).expect_code(69);
+    assert!(!refused.stderr.contains("@@") && !refused.stderr.contains("NASTY"), "{}", refused.stderr);
     far.wrap("exec sleep 1000");
     fails(&["--connect-timeout", "1s", "list"], &["no answer within 1000 ms"]);
     far.wrap("case \"$*\" in *dial*) exec yes;; esac; exit 0");
@@ -196,6 +199,24 @@ fn r140_connection_problems_are_reported() {
     }
     let missing = Outcome::of(far.bgctl(&["list"]).env("BGD_SSH", "/nowhere/ssh")).expect_code(69);
     assert!(missing.stderr.contains("can't start /nowhere/ssh"), "{}", missing.stderr);
+}
+
+#[test]
+fn r140_remote_bgctl_that_is_killed_is_not_reported_as_a_failed_connection() {
+    let far = Far::start();
+    let programs = far.daemon.home().join("programs");
+    fs::create_dir(&programs).unwrap();
+    bgd_tests::executable::write(&programs.join("bgctl"), "#!/bin/sh\nkill -KILL $$\n");
+    far.set_session(&[("PATH", &format!("{}:/usr/bin:/bin", programs.display()))]);
+    let failed = far.run(&["list"]).expect_code(69);
+    let words = "far: ssh ended with 255 without a message: it can't connect, or bgctl over there was killed";
+    assert!(failed.stderr.contains(words), "{}", failed.stderr);
+    assert!(failed.stderr.contains(" far bgctl --version"), "{}", failed.stderr);
+    // Nothing runs over there as long as there is no connection.
+    far.cut();
+    far.wrap("exit 255");
+    let failed = far.run(&["list"]).expect_code(69);
+    assert!(failed.stderr.contains("far: ssh can't connect: it gives no reason"), "{}", failed.stderr);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bgd_shared::ssh::{KEEP_ALIVE, PRINT_SETTINGS, can_be_control_path, is_refusal, needs_keep_alive};
+use bgd_shared::ssh::{KEEP_ALIVE, PRINT_SETTINGS, can_be_control_path, needs_keep_alive, refusal};
 use bgd_shared::task::Exit;
 use bgd_shared::text::OsText;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -53,13 +53,6 @@ const STAY: &str = r#"exec /bin/sh -c 'printf "\nbgd: session\n"; exec cat >/dev
 
 /// The exit code of ssh if it could not connect, or was cut off.
 const CUT: i32 = 255;
-
-/// The maximum number of lines of a refusal that are passed on: for a changed host key, the file and the line of the
-/// known key, and how to remove it.
-const REFUSAL_LINES: usize = 5;
-
-/// The maximum size of the lines before the last of a refusal, in bytes: messages are cut at their end.
-const REFUSAL_BYTES: usize = 300;
 
 /// A login node.
 #[derive(Debug)]
@@ -231,7 +224,7 @@ impl Login {
             Ok(_) | Err(_) => Vec::new(),
         };
         let said = String::from_utf8_lossy(&said);
-        let refusal = refusal(&said);
+        let refusal = refusal(&said).map(|why| error::message(&why));
         let said = error::message(&said);
         let (host, ssh) = (self.host(), &self.shell.ssh);
         match exit {
@@ -286,20 +279,6 @@ impl Login {
             }
         }
     }
-}
-
-/// Returns ssh's message about a problem that does not go away by itself: its last lines, as a long warning or the
-/// banner of the site may come first.
-fn refusal(said: &str) -> Option<String> {
-    let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
-    let last = lines.iter().rposition(|line| is_refusal(line))?;
-    let mut bytes = 0;
-    let fits = |line: &&&str| {
-        bytes += line.len();
-        bytes <= REFUSAL_BYTES
-    };
-    let before = lines[..last].iter().rev().take(REFUSAL_LINES - 1).take_while(fits).count();
-    Some(error::message(&lines[last - before..=last].join("\n")))
 }
 
 /// Reads up to the mark. Returns the bytes read after it; `None` if the stream ends before.
@@ -413,21 +392,6 @@ mod tests {
         let bytes = script.bytes();
         let (code, output) = run(&bytes[..bytes.len() - 2]);
         assert!(code != 0 && code != 3 && output == format!("\n{MARK}\n"), "{code} {output}");
-    }
-
-    #[test]
-    fn r151_long_ssh_warning_does_not_hide_the_refusal() {
-        let warning =
-            "@@@@@@@@@@@@@@@@@@@@@@@@\n".to_owned() + &"Someone could be eavesdropping! ".repeat(40);
-        let last = "Offending ED25519 key in /home/me/known_hosts:7\n\
-                    Host key for far has changed and you have requested strict checking.\r\n\
-                    Host key verification failed.\r\n";
-        let why = refusal(&format!("{warning}\nPlease contact your system administrator.\n{last}")).unwrap();
-        assert!(why.contains("known_hosts:7") && why.contains("Host key verification failed"), "{why}");
-        assert_eq!(refusal("ssh: connect to host far port 22: No route to host\n"), None);
-        let too_many = "Received disconnect from 10.0.0.1 port 22:2: Too many authentication failures\n\
-                        Disconnected from 10.0.0.1 port 22\n";
-        assert!(refusal(too_many).unwrap().ends_with("Too many authentication failures"));
     }
 
     #[tokio::test]

@@ -396,6 +396,15 @@ fn r01_own_folder_without_rights_is_reported_with_chmod() {
     });
 }
 
+#[test]
+fn r168_kernel_is_probed_without_proc_too() {
+    let mut command = Command::new("unshare");
+    let script = "mount -t tmpfs none /proc && exec \"$0\" --probe-kernel";
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]).arg(bgd_path());
+    let probed: Value = Outcome::of(&mut command).success().json();
+    assert!(probed["pidfd"] == true && probed["untried"].is_null(), "{probed}");
+}
+
 const HELLO: &str = r#"{"jsonrpc":"2.0","id":1,"method":"hello"}"#;
 
 #[test]

@@ -46,10 +46,13 @@ fn kernel(release: &str) -> Check {
 }
 
 /// Kernel features as reported by the daemon's program.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 struct Probe {
     pidfd: bool,
     exit_codes: bool,
+    /// Why neither could be tried.
+    #[serde(default)]
+    untried: Option<String>,
 }
 
 /// Makes the daemon's program probe the kernel. Returns no checks if the program is missing, which is reported
@@ -58,11 +61,16 @@ fn probed() -> Vec<Check> {
     let mut command = Command::new(link::program_path());
     let output = command.arg("--probe-kernel").stdin(Stdio::null()).output();
     let probe = output.ok().and_then(|output| serde_json::from_slice::<Probe>(&output.stdout).ok());
-    probe.map(|probe| probe.checks().into()).unwrap_or_default()
+    probe.map(|probe| probe.checks()).unwrap_or_default()
 }
 
 impl Probe {
-    fn checks(self) -> [Check; 2] {
+    fn checks(&self) -> Vec<Check> {
+        if let Some(why) = &self.untried {
+            let found = format!("could not be tried: no process can be started ({why})");
+            let hint = "bgctl submit -- true     shows whether jobs can be started";
+            return vec![Check::note(PART, "process handles", found).hint(hint)];
+        }
         let pidfd = if self.pidfd {
             Check::ok(PART, "process handles", "pidfd works")
         } else {
@@ -76,7 +84,7 @@ impl Probe {
                 "Linux 6.15 does; before, that of a handed-over process is only known if its parent reports it",
             )
         };
-        [pidfd, exits]
+        vec![pidfd, exits]
     }
 }
 
@@ -139,13 +147,17 @@ mod tests {
 
     #[test]
     fn r168_missing_kernel_features_are_reported_with_hint() {
-        let states = |probe: &Probe| probe.checks().map(|check| (check.state, check.hint.is_some()));
-        let all = Probe { pidfd: true, exit_codes: true };
-        assert_eq!(states(&all), [(State::Ok, false), (State::Ok, false)]);
-        let old = Probe { exit_codes: false, ..all };
-        assert_eq!(states(&old)[1], (State::Note, true));
-        let none = Probe { pidfd: false, exit_codes: false };
-        assert_eq!(states(&none)[0], (State::Fails, true));
+        let states = |json: &str| {
+            let checks = serde_json::from_str::<Probe>(json).unwrap().checks();
+            checks.iter().map(|check| (check.state, check.hint.is_some())).collect::<Vec<_>>()
+        };
+        let all = states(r#"{"pidfd":true,"exit_codes":true,"untried":null}"#);
+        assert_eq!(all, [(State::Ok, false), (State::Ok, false)]);
+        // An older program does not say whether it could try.
+        assert_eq!(states(r#"{"pidfd":true,"exit_codes":false}"#)[1], (State::Note, true));
+        assert_eq!(states(r#"{"pidfd":false,"exit_codes":false}"#)[0], (State::Fails, true));
+        let untried = states(r#"{"pidfd":false,"exit_codes":false,"untried":"Out of memory"}"#);
+        assert_eq!(untried, [(State::Note, true)], "nothing is known to fail");
     }
 
     #[test]

@@ -7,10 +7,11 @@ use bgd_shared::proc;
 use bgd_shared::request::{DaemonStatus, DaemonStatusOf, NoParams, ProgramState, ProgramStatus};
 use bgd_shared::time::Timestamp;
 
-use super::failed::failed;
+use super::failed::{failed, unanswered};
 use crate::context::Context;
 use crate::render::daemon::shutting_down;
 use crate::render::doctor::Check;
+use crate::state::log_file;
 
 const PART: &str = "daemon";
 
@@ -19,7 +20,9 @@ pub fn checks(checks: &mut Vec<Check>, context: &mut Context) -> Option<DaemonSt
     let status = match context.call::<DaemonStatusOf>(&NoParams {}) {
         Ok(status) => status,
         Err(failure) => {
-            checks.push(failed(PART, "answers", &context.link.name_host(failure)));
+            let log = (!context.link.is_remote()).then(log_file);
+            let failure = context.link.name_host(failure);
+            checks.push(unanswered(PART, "answers", &failure, log.as_deref()));
             return None;
         }
     };

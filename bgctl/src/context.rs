@@ -50,7 +50,7 @@ impl Context {
     /// Like [`Self::new`], for a verb that accepts several hosts.
     ///
     /// # Errors
-    /// The options or the environment contain an invalid host name.
+    /// The options or the environment contain an invalid host name, or an option needs a host and none is named.
     pub fn for_hosts(globals: Globals) -> Result<Self, Failure> {
         let named = match (&globals.host, &globals.socket) {
             (Some(named), _) => Some(named.clone()),
@@ -59,6 +59,10 @@ impl Context {
             (None, None) => host_of_environment()?,
         };
         let mut hosts = named.map_or(Ok(Vec::new()), |named| Host::several(&named))?;
+        if globals.bootstrap && hosts.is_empty() {
+            return Err(Failure::usage("--bootstrap copies programs to another machine, and none is named")
+                .hint("name it with -H or BGD_HOST"));
+        }
         let target = match hosts.first() {
             Some(host) => Target::Remote(host.clone()),
             None => Target::Local(globals.socket.clone()),

@@ -82,6 +82,14 @@ fn r143_bootstrap_copies_programs_into_empty_home_and_reuses_them() {
 }
 
 #[test]
+fn r143_bootstrap_without_a_machine_is_refused() {
+    let daemon = TestDaemon::home_only();
+    let refused = daemon.run(&["--bootstrap", "list"]).expect_code(2);
+    assert!(refused.stderr.contains("none is named") && refused.stderr.contains("-H"), "{}", refused.stderr);
+    assert!(!daemon.socket().exists(), "nothing was started");
+}
+
+#[test]
 fn r143_installed_program_is_preferred_over_copy() {
     let far = Far::start();
     assert_eq!(far.run(&["--bootstrap", "submit", "--", "true"]).success().stderr, "");
@@ -91,6 +99,22 @@ fn r143_installed_program_is_preferred_over_copy() {
     let unusable = far.run(&["--bootstrap", "list"]).expect_code(69);
     assert!(unusable.stderr.contains("no bgctl there that knows `dial`"), "{}", unusable.stderr);
     assert_eq!(names(&cache(&far)), [""; 0]);
+}
+
+#[test]
+fn r143_damaged_copy_is_replaced() {
+    let far = empty();
+    far.run(&["--bootstrap", "list"]).success();
+    let program = copied(&far).join("bgctl");
+    let whole = fs::metadata(&program).unwrap().len();
+    for damaged in ["#!/bin/sh\nkill -KILL $$\n", "#!/bin/sh\nexit 1\n", ""] {
+        bgd_tests::executable::write(&program, damaged);
+        let again = far.run(&["--bootstrap", "list"]).success();
+        assert!(again.stderr.contains("bgctl: copying bgctl "), "{damaged:?}: {}", again.stderr);
+        assert_eq!(fs::metadata(copied(&far).join("bgctl")).unwrap().len(), whole);
+    }
+    assert_eq!(far.run(&["--bootstrap", "list"]).success().stderr, "");
+    far.run(&["--bootstrap", "daemon", "stop"]).success();
 }
 
 #[test]
@@ -115,7 +139,7 @@ fn r143_truncated_copy_is_discarded() {
     assert_eq!(names(&folder), ["bgd"]);
     far.wrap("case \"$*\" in *mktemp*) exit 255;; esac");
     let lost = far.run(&["--bootstrap", "list"]).expect_code(69);
-    assert!(lost.stderr.contains("far: ssh can't connect"), "{}", lost.stderr);
+    assert!(lost.stderr.contains("far: ssh ended with 255 without a message"), "{}", lost.stderr);
     far.wrap("");
     far.run(&["--bootstrap", "list"]).success();
     copied(&far);

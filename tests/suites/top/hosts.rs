@@ -64,7 +64,7 @@ fn r144_top_reports_unreachable_hosts_without_delaying_others() {
     top.wait_text("- silent: connecting\n");
     top.wait_text("- gone: no answer since ");
     top.wait_text(" route; trying again");
-    top.wait_text("(publickey).; Enter tries again");
+    top.wait_text("(publickey); Enter tries again");
     top.wait_text("2 of 4 hosts do not answer");
     far.wrap("case \"$*\" in *silent*) exec sleep 1000;; *closed*) echo now >&2; exit 255;; esac");
     top.type_keys("/host:closed\r\x1b[H\r");

@@ -5,11 +5,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bgd_tests::far::{Far, HOST};
+use bgd_tests::shared::client::ClientError;
 use bgd_tests::shared::encoding::Encoding;
 use bgd_tests::shared::failure::FailureKind;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::limits::WRITE_BYTES;
-use bgd_tests::shared::request::{CancelParams, TaskCancel, TaskWrite, WriteParams};
+use bgd_tests::shared::request::{
+    CancelParams, DaemonStatusOf, NoParams, TaskCancel, TaskWrite, WriteParams,
+};
 use bgd_tests::shared::task::{Exit, Output, Status, Task};
 use bgd_tests::user::on_a_small_disk;
 use bgd_tests::{TestDaemon, bgctl_path, executable, wait};
@@ -60,7 +63,12 @@ fn r145_permanent_connection_errors_fail_task_with_advice() {
     far.set_session(&[("PATH", "/usr/bin:/bin")]);
     let install =
         format!("install bgd there so that `{} far bgctl --version` works", far.path("ssh").display());
-    refused(&mut far, &["no bgctl there", &install]);
+    refused(&mut far, &["no bgctl there", &install, "with `bootstrap = true` of the executor"]);
+    let checked = far.run_here(&["executors", "--check", "far"]).expect_code(69).stdout_text();
+    assert!(!checked.contains("far: ") && !checked.contains("--bootstrap"), "{checked}");
+    let id = far.submit_on(&[], "true");
+    let error = far.ended(id).error.unwrap();
+    assert!(error.starts_with("far: no bgctl there") && !error.contains("--bootstrap"), "{error}");
     let mut far = Far::with_here("");
     edit_messages(&far, "s/\"protocol\":[0-9]*/\"protocol\":99/");
     refused(&mut far, &["speaks protocol 99", "install the same version on both machines"]);
@@ -348,6 +356,49 @@ fn r145_largest_base64_write_reaches_remote_machine() {
     assert_eq!(far.ended(id).status, Status::Completed);
     assert_eq!(far.here().output(id), format!("{WRITE_BYTES}\n").as_bytes());
     assert_eq!(far.connections(), connections, "the connection was kept");
+}
+
+#[test]
+fn r145_write_cut_off_by_a_broken_connection_says_that_it_may_have_been_done() {
+    let mut far = Far::start();
+    let wire = far.wire();
+    far.start_here("");
+    let id = far.submit_on(&["--stdin-pipe"], "cat >/dev/null; sleep 1000");
+    far.running(id);
+    wire.freeze();
+    let mut client = far.here().client();
+    let params = WriteParams { id: id.into(), data: "words\n".into(), encoding: Encoding::Utf8, eof: false };
+    let write = client.send::<TaskWrite>(&params, &[]).unwrap();
+    // It is under way once a later call is answered.
+    client.call::<DaemonStatusOf>(&NoParams {}).unwrap();
+    far.cut_here();
+    let ClientError::Rpc(error) = client.answer::<TaskWrite>(write).unwrap_err() else { panic!("no error") };
+    assert_eq!(
+        error.message,
+        "the connection to far was lost before an answer came: it is not known whether it was written, or a part of it"
+    );
+    assert!(error.data.hint.unwrap().contains("check it before you write again"));
+    wire.thaw();
+    assert_eq!(far.here().cancel(&[id])[0].status, Status::Cancelled);
+    far.forgotten();
+}
+
+#[test]
+fn r145_remote_bgctl_that_is_killed_leaves_tasks_pending_with_the_reason() {
+    let mut far = Far::with_here("");
+    let programs = far.daemon.home().join("programs");
+    fs::create_dir(&programs).unwrap();
+    executable::write(&programs.join("bgctl"), "#!/bin/sh\nkill -KILL $$\n");
+    far.set_session(&[("PATH", &format!("{}:/usr/bin:/bin", programs.display()))]);
+    let id = far.submit_on(&[], "echo ran");
+    let because = |task: &Task| task.elsewhere.as_ref()?.unknown_because.clone();
+    let task = far.until(id, "it can't be submitted", |task| because(task).is_some());
+    let why = because(&task).unwrap();
+    assert!(task.status == Status::Pending && why.contains("or bgctl over there was killed"), "{why}");
+    let checked = far.run_here(&["executors", "--check", "far"]).expect_code(69).stdout_text();
+    assert!(checked.contains("far bgctl --version"), "{checked}");
+    far.set_session(&[]);
+    assert_eq!(far.ended(id).status, Status::Completed);
 }
 
 #[test]

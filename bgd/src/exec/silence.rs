@@ -55,6 +55,13 @@ pub fn no_answer(what: &str) -> RpcError {
     RpcError::new(ErrorKind::Internal, message).hint("check the task, and repeat it if necessary")
 }
 
+/// Returns the error for a client whose call to a machine was cut off; `what` may or may not have been done.
+pub fn cut(place: &str, what: &str) -> RpcError {
+    let message =
+        format!("the connection to {place} was lost before an answer came: it is not known whether {what}");
+    RpcError::new(ErrorKind::Internal, message).hint("check the task, and repeat it if necessary")
+}
+
 #[cfg(test)]
 mod tests {
     use std::future::{pending, ready};

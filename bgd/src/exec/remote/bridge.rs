@@ -9,6 +9,7 @@ use std::time::Duration;
 use bgd_shared::client::{AsyncClient, ClientError};
 use bgd_shared::error_line::ReportedError;
 use bgd_shared::request::{EventsSubscribe, Hello, HelloParams, HelloResult, Method, SubscribeParams};
+use bgd_shared::ssh::WITH_BOOTSTRAP;
 
 use super::program;
 use crate::exec::host::{self, Host, Launch, Leased};
@@ -26,6 +27,9 @@ const NO_SSH: &str = "no_ssh";
 /// What to do about that.
 const SET_SSH: &str = "correct `ssh` of the executor, or install OpenSSH's client";
 
+/// How an executor has the programs copied: options are for people.
+const WITH_SETTING: &str = "with `bootstrap = true` of the executor";
+
 /// The error kinds that do not resolve by themselves: a person must act.
 const FINAL: [&str; 8] = [
     NO_SSH,
@@ -41,7 +45,7 @@ const FINAL: [&str; 8] = [
 /// The reason why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BridgeError {
-    /// The problem, for humans.
+    /// The problem, for humans, without the name of the machine.
     pub message: Box<str>,
     /// How to fix it.
     pub hint: Option<Box<str>>,
@@ -93,7 +97,7 @@ pub async fn connect(host: &Host, shell: &Shell, session: Option<&str>) -> Resul
         Ok(Err(_)) => {
             // The process has closed its streams, and is about to exit.
             let _ = tokio::time::timeout(MARGIN, process.0.exited()).await;
-            return Err(reported_error(&errors));
+            return Err(reported_error(&errors, &shell.host));
         }
         Err(_) => return Err(BridgeError::passing(format!("no answer within {} s", patience.as_secs()))),
     };
@@ -139,21 +143,30 @@ fn no_bgctl() -> BridgeError {
 }
 
 /// Returns the trouble that the process reported before it exited.
-fn reported_error(errors: &OwnedFd) -> BridgeError {
+fn reported_error(errors: &OwnedFd, host: &str) -> BridgeError {
     let mut bytes = Vec::new();
     // The process has exited, so everything has been written, and our end does not block.
     if let Ok(copy) = errors.try_clone() {
         let _ = std::fs::File::from(copy).take(MESSAGE_BYTES).read_to_end(&mut bytes);
     }
-    of_lines(&String::from_utf8_lossy(&bytes))
+    of_lines(&String::from_utf8_lossy(&bytes), host)
 }
 
-fn of_lines(text: &str) -> BridgeError {
+fn of_lines(text: &str, host: &str) -> BridgeError {
     match ReportedError::last_of(text) {
         Some(ReportedError { message, kind, hint }) => BridgeError {
-            message: message.into(),
+            // Whoever shows it names the executor, which may be called like its host.
+            message: message
+                .strip_prefix(host)
+                .and_then(|rest| rest.strip_prefix(": "))
+                .unwrap_or(&message)
+                .into(),
             // The environment of the daemon is not where this one is set.
-            hint: if kind == NO_SSH { Some(SET_SSH.into()) } else { hint.map(Into::into) },
+            hint: if kind == NO_SSH {
+                Some(SET_SSH.into())
+            } else {
+                hint.map(|hint| hint.replace(WITH_BOOTSTRAP, WITH_SETTING).into())
+            },
             is_final: FINAL.contains(&&*kind),
         },
         None if text.trim().is_empty() => BridgeError::passing("the connection was closed without a message"),
@@ -168,6 +181,7 @@ mod tests {
     #[test]
     fn r145_bridge_failure_is_read_from_the_last_line() {
         let line = r#"{"error":{"code":-32000,"message":"no bgctl there","data":{"kind":"no_remote_bgctl","hint":"install it","exit_code":69}}}"#;
+        let of_lines = |text: &str| super::of_lines(text, "far");
         let trouble = of_lines(&format!("banner\n{line}\n"));
         assert_eq!((&*trouble.message, trouble.is_final), ("no bgctl there", true));
         assert_eq!(trouble.sentence(), "no bgctl there; install it");
@@ -177,5 +191,17 @@ mod tests {
         assert_eq!(no_ssh.hint.as_deref(), Some(SET_SSH));
         assert_eq!(&*of_lines("ssh: what?\n").message, "ssh: what?");
         assert!(!of_lines("").message.is_empty());
+    }
+
+    #[test]
+    fn r145_message_omits_the_host_and_advice_is_about_the_executor() {
+        let line = format!(
+            r#"{{"error":{{"code":-32000,"message":"far: no bgctl there: far: x","data":{{"kind":"no_remote_bgctl","hint":"install bgd there; or have this one copied there {WITH_BOOTSTRAP}","exit_code":69}}}}}}"#
+        );
+        let trouble = of_lines(&line, "far");
+        assert_eq!(&*trouble.message, "no bgctl there: far: x");
+        let hint = "install bgd there; or have this one copied there with `bootstrap = true` of the executor";
+        assert_eq!(trouble.hint.as_deref(), Some(hint));
+        assert_eq!(&*of_lines(&line, "fa").message, "far: no bgctl there: far: x");
     }
 }

@@ -68,7 +68,8 @@ pub fn write(asked: Asked, bridge: Option<Arc<Bridge>>, id: Option<TaskId>, mut 
         let error = RpcError::new(ErrorKind::Unsupported, message);
         return asked.answer.refuse(&error.hint("`bgctl status` says since when; write again later"));
     };
-    let Asked { answer, what: Ask::Write { data, eof, unread }, .. } = asked else { return };
+    let Asked { answer, task, what: Ask::Write { data, eof, unread } } = asked else { return };
+    let place = task.on.unwrap_or_else(|| "its machine".to_owned());
     let (data, encoding) = Encoding::encode_short(data);
     let params = WriteParams { id: id.into(), data, encoding, eof };
     tokio::spawn(async move {
@@ -78,9 +79,18 @@ pub fn write(asked: Asked, bridge: Option<Arc<Bridge>>, id: Option<TaskId>, mut 
             None => answer.refuse(&silence::given_up("it was written")),
             Some(Ok(result)) => answer.give(&result),
             Some(Err(ClientError::Rpc(error))) => answer.refuse(&error),
-            Some(Err(error)) => answer.refuse(&RpcError::new(ErrorKind::Internal, error.to_string())),
+            Some(Err(error)) => answer.refuse(&cut_off(&place, &error)),
         }
     });
+}
+
+/// Returns the error for a write whose connection failed. The words of `error` are about a daemon, and the client would
+/// take that for this one.
+fn cut_off(place: &str, error: &ClientError) -> RpcError {
+    tracing::debug!(place, %error, "a write was not answered");
+    silence::cut(place, "it was written, or a part of it").hint(
+        "only the task itself can show that, for example by its output: check it before you write again",
+    )
 }
 
 /// Checks whether a machine works, through its connection if there is one, by running a task in this session that does
@@ -101,8 +111,16 @@ pub async fn check(host: &Host, ssh: &Ssh, session: String, bridge: Option<Arc<B
     };
     let asked_at = Instant::now();
     let broken = |error: ClientError| ExecutorCheck {
-        problem: Some(error.to_string()),
-        hint: Some("`bgctl -H HOST daemon status` shows the state of the daemon there".to_owned()),
+        problem: Some(match error {
+            ClientError::Closed | ClientError::Io(_) => {
+                "the connection was lost before it answered".to_owned()
+            }
+            error => error.to_string(),
+        }),
+        hint: Some(format!(
+            "`bgctl -H {} daemon status` shows the state of the daemon there",
+            ssh.shell.host
+        )),
         ..ExecutorCheck::default()
     };
     let status = match bridge.call::<DaemonStatusOf>(&NoParams::default()).await {
@@ -149,8 +167,11 @@ async fn try_task(bridge: &Bridge, ssh: &Ssh, session: String) -> Result<Option<
     let ids = vec![bridge.call::<TaskSubmit>(&submit).await?.task.id.into()];
     let block = BlockParams { ids: ids.clone(), timeout_ms: Some(TRIAL_MS), ..BlockParams::default() };
     let within = 2 * Duration::from_millis(TRIAL_MS);
-    let ended = timeout(within, bridge.wait::<TaskBlock>(&block)).await.unwrap_or(Err(ClientError::Closed));
+    let ended = timeout(within, bridge.wait::<TaskBlock>(&block)).await;
     bridge.call::<TaskClear>(&ClearParams { ids: Some(ids), all: true, ..ClearParams::default() }).await?;
+    let Ok(ended) = ended else {
+        return Ok(Some(format!("it has not answered about a task within {} s", within.as_secs())));
+    };
     let task = ended?.tasks.into_iter().next();
     let failed = task.filter(|task| !task.status.is_active() && task.status != Status::Completed);
     Ok(failed.map(|task| {

@@ -83,9 +83,12 @@ fn name(item: &[u8]) -> &[u8] {
     item.rsplit(|byte| *byte == b'/').next().unwrap_or(item)
 }
 
-/// Removes the last suffix of the name. A name whose only dot is its first character has none.
+/// Removes the last suffix of the name. A name whose only dot is its first character has none, nor has the parent folder.
 fn stem(item: &[u8]) -> &[u8] {
     let begin = item.len() - name(item).len();
+    if &item[begin..] == b".." {
+        return item;
+    }
     match item[begin..].iter().rposition(|byte| *byte == b'.') {
         None | Some(0) => item,
         Some(dot) => &item[..begin + dot],
@@ -134,6 +137,11 @@ mod tests {
             ("a.", "a"),
             ("", ""),
             ("d/", "d/"),
+            (".", "."),
+            ("..", ".."),
+            ("../..", "../.."),
+            ("../a.b", "../a"),
+            ("...", ".."),
         ] {
             assert_eq!(expanded(&["{.}"], item), [without], "{item}");
         }

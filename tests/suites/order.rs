@@ -180,6 +180,12 @@ fn r100_configuration_defines_groups_and_reload_changes_them() {
     assert_eq!(changed, ["groups.disk.slots", "groups.gpu.slots"]);
     daemon.wait_running(tasks[1]);
     daemon.cancel(&tasks);
+    // Removed here, but not from the file.
+    daemon.client().call::<GroupRemove>(&of_group("disk")).expect("group.remove");
+    let reload = || daemon.client().call::<DaemonReload>(&NoParams {}).expect("daemon.reload");
+    let again = reload();
+    assert_eq!((again.changed, again.recreated_groups), (Vec::new(), vec!["disk".to_owned()]));
+    assert!(reload().recreated_groups.is_empty(), "it is there");
     daemon.write_config("[groups.gpu]\nslots = 0");
     let error = daemon.refusal::<DaemonReload>(&NoParams {});
     assert!(error.message.contains("`groups.gpu.slots` is 0; it must be 1 to 100000"), "{error}");

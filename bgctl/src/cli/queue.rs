@@ -251,6 +251,9 @@ configuration:
   [groups.gpu]
   slots = 2
 
+A removed group that the configuration still sets is there again after the next \
+`bgctl daemon reload`, which says so, or restart.
+
 `list` prints a table on a terminal, otherwise tab-separated columns: name, used and \
 total slots, `paused` or `-`, pending, running, finished. Foreground jobs and follow-ups \
 do not wait for slots, so the used slots can exceed the total.

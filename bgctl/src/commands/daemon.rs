@@ -313,10 +313,13 @@ fn reload(context: &mut Context) -> Result<Code, Failure> {
 
 /// Formats the result of a reload, one key per line, as an agent may have many.
 fn reloaded(result: &ReloadResult) -> String {
-    let ReloadResult { changed, defaulted, needs_restart, cleared } = result;
+    let ReloadResult { changed, defaulted, recreated_groups, needs_restart, cleared } = result;
     let is_set = |key: &&String| !defaulted.contains(key);
     let lines = (changed.iter().filter(is_set).map(|key| format!("changed: {key}\n")))
         .chain(defaulted.iter().map(|key| format!("{}: {key}\n", no_longer_set(key))))
+        .chain(recreated_groups.iter().map(|name| {
+            format!("created again: group {}, which the configuration still sets\n", clean(name))
+        }))
         .chain(needs_restart.iter().map(|key| format!("needs a restart: {key}\n")))
         .chain(exceeding(*cleared).map(|text| text + "\n"));
     let text: String = lines.collect();
@@ -415,10 +418,12 @@ mod tests {
         assert_eq!(reloaded(&ReloadResult::default()), "nothing has changed\n");
         let keys = |keys: &str| keys.split_whitespace().map(str::to_owned).collect();
         let (changed, defaulted, needs_restart) = (keys("a b c"), keys("b"), keys("d"));
-        let result = ReloadResult { changed, defaulted, needs_restart, cleared: 0 };
+        let result = ReloadResult { changed, defaulted, needs_restart, ..ReloadResult::default() };
         assert_eq!(reloaded(&result), "changed: a\nchanged: c\nback to default: b\nneeds a restart: d\n");
         let gone = keys("channels.x.url default_agent");
         let result = ReloadResult { changed: gone.clone(), defaulted: gone, ..ReloadResult::default() };
         assert_eq!(reloaded(&result), "removed: channels.x.url\nback to default: default_agent\n");
+        let result = ReloadResult { recreated_groups: keys("gpu"), ..ReloadResult::default() };
+        assert_eq!(reloaded(&result), "created again: group gpu, which the configuration still sets\n");
     }
 }

@@ -1,5 +1,6 @@
 //! The dispatcher's part in the configuration: reloading it, and applying the changes.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bgd_shared::error::{ErrorKind, RpcError};
@@ -9,8 +10,11 @@ use bgd_shared::time::Timestamp;
 use super::Dispatcher;
 use crate::client::answer::Answer;
 use crate::config::{Config, ConfigError};
-use crate::core::Input;
+use crate::core::{GroupSettings, Input};
 use crate::wire::mailbox::Internal;
+
+/// The settings of groups by their names.
+type GroupsByName = BTreeMap<Arc<str>, GroupSettings>;
 
 impl Dispatcher {
     /// Reads the configuration on a worker; [`Internal::ConfigRead`] follows.
@@ -42,17 +46,19 @@ impl Dispatcher {
                 return;
             }
         };
+        let before = self.config.group_settings();
         let mut result = self.config.take_over(config);
         self.agents = Arc::new(self.config.agents().unwrap_or_default());
         self.remotes = Arc::new(self.config.remotes().unwrap_or_default());
         self.wait_for_restart(&mut result);
-        let ReloadResult { changed, defaulted: _, needs_restart, cleared: _ } = &result;
+        let ReloadResult { changed, needs_restart, .. } = &result;
         tracing::info!(?changed, ?needs_restart, "configuration read");
         self.executors.all().for_each(|executor| executor.configure(&self.agents, &self.remotes));
         // Agents may now have a mode that makes the warnings obsolete.
         self.agent_warnings.clear();
         self.notifier.configure(self.config.channels().unwrap_or_default(), self.config.limits.channel_queue);
         let (limits, groups) = (self.config.core_limits(), self.config.group_settings());
+        result.recreated_groups = self.recreated(&groups, &before);
         result.cleared = self.report_excess();
         self.handle(Input::Configure { limits, groups });
         self.context.outputs.set_limit(self.config.limits.output_bytes.0);
@@ -63,6 +69,15 @@ impl Dispatcher {
         if let Some(answer) = asked {
             answer.give(&result);
         }
+    }
+
+    /// Returns the groups that have been removed although their entries were and are in the configuration: they are about
+    /// to be created again.
+    fn recreated(&self, groups: &GroupsByName, before: &GroupsByName) -> Vec<String> {
+        let there: BTreeSet<Arc<str>> = self.core.groups().into_iter().map(|group| group.name).collect();
+        let is_same = |(name, settings): &(&Arc<str>, &GroupSettings)| before.get(*name) == Some(*settings);
+        let kept = groups.iter().filter(is_same).map(|(name, _)| name);
+        kept.filter(|name| !there.contains(*name)).map(|name| name.to_string()).collect()
     }
 
     /// Logs how many finished tasks the limits of the history are about to clear, and returns the number: what they had

@@ -271,6 +271,9 @@ pub struct ReloadResult {
     /// Those of the changed keys that are back to their default, or were removed with their table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub defaulted: Vec<String>,
+    /// Groups that the configuration still sets although they had been removed: they are there again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recreated_groups: Vec<String>,
     /// Keys that changed but require a restart.
     pub needs_restart: Vec<String>,
     /// Number of finished tasks that a durable daemon now clears, with their output, as they exceed the limits:

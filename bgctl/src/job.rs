@@ -13,6 +13,7 @@ use nix::sys::stat::{Mode, umask};
 use crate::cli::JobArgs;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::label;
 use crate::link::Link;
 use crate::session;
 
@@ -57,8 +58,12 @@ impl Machine {
 /// from this process; one on a remote machine inherits it from `bgctl dial` there, and starts in the home folder.
 ///
 /// # Errors
-/// The folder or the parent session can't be determined, or no command was given.
+/// The folder or the parent session can't be determined, no command was given, or a label is too long.
 pub fn params(args: JobArgs, work: Work, machine: Machine) -> Result<SubmitParams, Failure> {
+    label::check("--description", &args.description)?;
+    label::check("--tag", &args.tags)?;
+    label::check("--channel", &args.channel)?;
+    label::check("--session", &args.session)?;
     let common = SubmitParams {
         description: args.description,
         channel: args.channel,

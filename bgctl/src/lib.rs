@@ -29,6 +29,7 @@ mod failure;
 mod files;
 mod hosts;
 mod job;
+mod label;
 mod link;
 pub mod manual;
 #[cfg(feature = "mcp")]

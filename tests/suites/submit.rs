@@ -341,6 +341,26 @@ fn split_keeps_stdout_and_stderr_separate() {
 }
 
 #[test]
+fn bgctl_refuses_overlong_label_by_name_of_its_option() {
+    let daemon = TestDaemon::start();
+    let long = "x".repeat(5000);
+    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().stdout_text().trim().to_owned();
+    for (words, option) in [
+        (&["submit", "--tag", &long, "--", "true"][..], "--tag"),
+        (&["submit", "-d", &long, "--", "true"], "--description"),
+        (&["submit", "--key", &long, "--", "true"], "--key"),
+        (&["run", "--tag", &long, "--", "true"], "--tag"),
+        (&["edit", &held, "-d", &long], "--description"),
+    ] {
+        let refused = daemon.run(words);
+        assert_ne!(refused.code, 0, "{words:?}");
+        let said = format!("{option} has 5000 bytes; at most 4096 are allowed");
+        assert!(refused.stderr.contains(&said), "{}", refused.stderr);
+    }
+    daemon.run(&["cancel", &held]).success();
+}
+
+#[test]
 fn invalid_submit_params_are_refused() {
     let daemon = TestDaemon::start();
     let good = shell(&daemon, "true");

@@ -8,6 +8,7 @@ use crate::cli::{EditArgs, NewAfter};
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::label;
 use crate::pick;
 use crate::render::table::status;
 use crate::render::wall::Clock;
@@ -18,6 +19,7 @@ pub fn run(args: EditArgs, context: &mut Context) -> Result<Code, Failure> {
         NewAfter::Name(name) => Some(name.clone()),
         NewAfter::None => None,
     });
+    label::check("--description", &args.description)?;
     let (id, after) = pick::one_after(args.id, names.collect(), context)?;
     let params = EditParams {
         id,

@@ -15,6 +15,7 @@ use crate::cli::HandoffArgs;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::label;
 use crate::session;
 
 /// Maximum length of a description made from a command, in characters.
@@ -26,6 +27,10 @@ const ARGUMENTS_BYTES: u64 = 4096;
 /// Hands the process over, then prints the daemon's message for the user.
 pub fn run(args: HandoffArgs, context: &mut Context) -> Result<Code, Failure> {
     context.link.only_here("handing over a process")?;
+    label::check("--description", &args.description)?;
+    label::check("--tag", &args.tags)?;
+    label::check("--channel", &args.channel)?;
+    label::check("--session", &args.session)?;
     let named = [
         (HandoffStream::Stdout, "--stdout", args.stdout),
         (HandoffStream::Stderr, "--stderr", args.stderr),

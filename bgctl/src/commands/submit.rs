@@ -23,7 +23,7 @@ use crate::remark::{report, warn};
 use crate::render::clean;
 use crate::render::table::status;
 use crate::render::wall::Clock;
-use crate::{pick, precheck, prompt};
+use crate::{label, pick, precheck, prompt};
 
 /// Submits the job, then prints its id.
 pub fn run(args: SubmitArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -223,6 +223,8 @@ fn params(
         }
         (None, None) => Work::Argv(args.command),
     };
+    label::check("--key", &args.key)?;
+    label::check("--on", &args.elsewhere.on)?;
     let resources = args.elsewhere.resources();
     let on = args.elsewhere.on.filter(|on| on != LOCAL_EXECUTOR);
     let chosen = on.as_ref().map(|_| job::chosen(&args.job)).unwrap_or_default();

@@ -56,12 +56,15 @@ pub struct Submitted {
 /// Returns the commands, in parts that each fit into one message.
 ///
 /// # Errors
-/// The items can't be read, or one of them makes a command that is too long for a program.
+/// The items can't be read, or one of them makes a command without a program, or one that is too long.
 pub fn parts(each: &Each, command: &[OsString]) -> Result<Vec<Vec<Vec<OsText>>>, Failure> {
     let template = Template::new(command);
     let mut commands = Vec::new();
     for (place, item) in items::read(&each.file, each.end)?.iter().enumerate() {
         let argv: Vec<OsText> = template.expand(item, place + 1).into_iter().map(OsText::from).collect();
+        if argv.first().is_none_or(|program| program.as_bytes().is_empty()) {
+            return Err(no_program(place + 1));
+        }
         let size = size_of(&argv);
         if size > PART_BYTES || argv.iter().any(|word| word.as_bytes().len() > WORD_BYTES) {
             return Err(too_long(place + 1));
@@ -102,6 +105,11 @@ fn fitted(parts: &[Vec<Vec<OsText>>], frame_bytes: u64) -> Cow<'_, [Vec<Vec<OsTe
 /// Returns the size of a command in a message, in bytes.
 fn size_of(argv: &[OsText]) -> usize {
     serde_json::to_string(argv).map_or(usize::MAX, |text| text.len() + 1)
+}
+
+fn no_program(number: usize) -> Failure {
+    Failure::usage(format!("the command for item {number} has no program: its first word is empty"))
+        .hint("with -0, empty items count; nothing was submitted")
 }
 
 fn too_long(number: usize) -> Failure {
@@ -230,6 +238,15 @@ mod tests {
         let sizes = small.iter().map(|part| part.iter().map(|argv| size_of(argv)).sum::<usize>());
         assert!(small.iter().zip(sizes).all(|(part, size)| size <= 512 || part.len() == 1));
         assert!(small.iter().all(|part| !part.is_empty()) && small.len() < 10);
+    }
+
+    #[test]
+    fn r112_item_without_program_is_refused_by_its_number() {
+        let (_file, items) = each(b"true\0\0");
+        let failure = parts(&Each { end: Separator::Nul, ..items }, &["{}".into()]).unwrap_err();
+        assert!(failure.message.starts_with("the command for item 2 has no program"), "{failure}");
+        let (_file, items) = each(b"true\0\0");
+        assert!(parts(&Each { end: Separator::Nul, ..items }, &["echo".into(), "{}".into()]).is_ok());
     }
 
     #[test]

@@ -8,8 +8,8 @@ use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{
-    Encoding, IdParams, OutputParams, OutputResult, ResultResult, Stdin, Stream, SubmitParams, TaskOutput,
-    TaskResultOf, TaskWrite, WriteParams,
+    DaemonStatusOf, Encoding, IdParams, NoParams, OutputParams, OutputResult, ResultResult, Stdin, Stream,
+    SubmitParams, TaskOutput, TaskResultOf, TaskWrite, WriteParams,
 };
 use bgd_shared::task::Status;
 use bgd_tests::{Outcome, Raw, Relay, Terminal, TestDaemon, wait};
@@ -338,6 +338,34 @@ fn follow_of_pending_task_exits_when_its_reader_closes() {
         let mut child = follow.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         drop(child.stdout.take());
         assert_eq!(child.wait().unwrap().code(), Some(141), "although it never begins");
+    }
+}
+
+#[test]
+fn follow_of_task_cleared_meanwhile_ends_as_with_task() {
+    let daemon = TestDaemon::start();
+    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    let mut client = daemon.client();
+    let mut connections = || client.call::<DaemonStatusOf>(&NoParams {}).unwrap().connections;
+    wait::poll_until("the end of others", || (connections() == 1).then_some(()));
+    let mut follows = daemon.bgctl(&["output", "-f", &held.to_string()]);
+    let follows = follows.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = follows.spawn().unwrap();
+    // It has looked at the task, and listens for its start.
+    wait::poll_until("its connections", || (connections() == 3).then_some(()));
+    daemon.run(&["clear", "--all", "--all-sessions"]).success();
+    let outcome = child.wait_with_output().unwrap();
+    let said = String::from_utf8(outcome.stderr).unwrap();
+    assert!(outcome.status.success() && said.contains("was cleared before it had run"), "{said}");
+    for args in [&["output", "-f"][..], &["--json", "output", "-f"]] {
+        let id = echo(&daemon);
+        daemon.wait_running(id);
+        write(&daemon, id, "so far\n", false);
+        let (mut child, mut lines) = follow(&daemon, &[args, &[&id.to_string()]].concat());
+        assert!(lines.next().is_some_and(|line| line.contains("so far")));
+        daemon.run(&["clear", "--all", "--all-sessions"]).success();
+        lines.for_each(drop);
+        assert!(child.wait().unwrap().success(), "{args:?}");
     }
 }
 

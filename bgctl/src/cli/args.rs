@@ -132,7 +132,8 @@ EXAMPLES:
   bgctl output --result 3f2a          the result; exit code 65 if the task has not completed
 
 The output of an agent task is everything the agent says while it works; --result \
-prints only the final answer. -f ends with the task, even if the task is resumed later.
+prints only the final answer. -f ends with the task, even if the task is resumed later, \
+or when the task is cleared.
 
 Output is printed byte for byte as the task wrote it. With --json one object is \
 printed; pass its `next` as --since to continue from there.")]

@@ -3,15 +3,18 @@
 //! Asks the daemon where the file is, which also records that the output was retrieved. The bytes then go from the
 //! file to standard output without passing through the daemon, except some of those for a terminal.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, IsTerminal as _};
-use std::os::unix::fs::FileExt as _;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use bgd_shared::error::ErrorKind;
-use bgd_shared::id::TaskRef;
+use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::{IdParams, OutputParams, Stream, TaskOutput, TaskResultOf};
 use bgd_shared::task::{Kind, Status, Task};
+use rustix::process::{Pid, getsid};
+use rustix::termios::tcgetsid;
 
 use crate::cli::OutputArgs;
 use crate::commands::block::report_failure;
@@ -19,6 +22,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::Listener;
+use crate::output::cleared::{is_of_cleared, report_cleared};
 use crate::output::copy::{Copier, ranges, report_loss, report_stderr};
 use crate::output::follow;
 use crate::output::remote::Remote;
@@ -112,7 +116,12 @@ fn print(args: Wanted, context: &mut Context) -> Result<Option<Task>, Failure> {
         return Ok(None);
     }
     if context.json() {
-        through_the_daemon(&settled(args, context)?, context)?;
+        let args = &settled(args, context)?;
+        if args.follow && !context.link.is_remote() {
+            let task = look(args, context)?;
+            must_not_feed_itself(&task, &path_of(&task, args.stream)?)?;
+        }
+        through_the_daemon(args, context)?;
         return Ok(None);
     }
     if context.link.is_remote() {
@@ -129,26 +138,76 @@ fn from_here(args: &Wanted, context: &mut Context) -> Result<Option<Task>, Failu
     if args.follow {
         context.link.remember();
     }
-    let is_there = |task: &Task| task.status != Status::Pending || task.has_begun();
     while args.follow && !is_there(&task) {
-        let existing = context.link.existing();
-        if let Err(failure) = existing.and_then(|news| Listener::until(news, task.id, is_there)) {
-            context.link.recover(failure)?;
+        match next_look(args, task.id, context) {
+            Err(failure) if is_of_cleared(&failure) => {
+                report_cleared(&task);
+                return Ok(None);
+            }
+            looked => task = looked?,
         }
-        task = look(args, context)?;
     }
     let path = path_of(&task, args.stream)?;
     if never_ran(&task) {
         report_never_ran(&task);
         return Ok(None);
     }
+    if args.follow {
+        must_not_feed_itself(&task, &path)?;
+    }
     if depends_on_screen(args, &task) {
         return read(args, context).map(Some);
     }
     match File::open(&path) {
         Ok(file) => Ok((!from_file(args, context, &task, file, &path)?).then_some(task)),
-        Err(_) => read(args, context).map(Some),
+        Err(_) => match read(args, context) {
+            // Just after it was looked at.
+            Err(failure) if args.follow && is_of_cleared(&failure) => {
+                report_cleared(&task);
+                Ok(None)
+            }
+            read => read.map(Some),
+        },
     }
+}
+
+/// Reports whether a task has begun, so that it may have an output.
+fn is_there(task: &Task) -> bool {
+    task.status != Status::Pending || task.has_begun()
+}
+
+/// Waits until a task has begun, or the connection is lost, and looks at the task.
+fn next_look(args: &Wanted, id: TaskId, context: &mut Context) -> Result<Task, Failure> {
+    let existing = context.link.existing();
+    if let Err(failure) = existing.and_then(|news| Listener::until(news, id, is_there)) {
+        context.link.recover(failure)?;
+    }
+    look(args, context)
+}
+
+/// Refuses to follow an output into itself, as a job would that follows its own: everything shown would be shown again,
+/// without end.
+fn must_not_feed_itself(task: &Task, path: &Path) -> Result<(), Failure> {
+    if !is_stdout(path) && !is_shown_in(task) {
+        return Ok(());
+    }
+    let message = format!("the output of task {} would be written to itself", task.id.short());
+    Err(Failure::new(Code::WRONG_STATE, "own_output", message)
+        .hint("follow it from outside of the task, or write to another file"))
+}
+
+/// Reports whether this file is standard output.
+fn is_stdout(path: &Path) -> bool {
+    let out = io::stdout().as_fd().try_clone_to_owned().map(File::from);
+    let number = |file: Metadata| (file.dev(), file.ino());
+    let written = out.and_then(|out| out.metadata()).map(number);
+    matches!((written, path.metadata().map(number)), (Ok(one), Ok(other)) if one == other)
+}
+
+/// Reports whether standard output is the terminal of this task.
+fn is_shown_in(task: &Task) -> bool {
+    let Some(job) = task.pid.filter(|_| task.pty).and_then(Pid::from_raw) else { return false };
+    matches!((tcgetsid(io::stdout()), getsid(Some(job))), (Ok(one), Ok(other)) if one == other)
 }
 
 /// Reports whether what is shown depends on the state of the task's terminal, and so on more than the bytes to show:

@@ -10,6 +10,7 @@ use bgd_shared::task::Task;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::link::{Heard, Listener};
+use crate::output::cleared::{is_of_cleared, report_cleared};
 use crate::output::copy::{ranges, report_dropped, report_loss, report_truncated};
 use crate::output::filter::attempt_starts;
 use crate::output::replay::Replay;
@@ -111,15 +112,36 @@ impl Remote<'_> {
 
     /// Follows the output on one connection from a place, and advances it.
     fn follow_from(&self, context: &mut Context, place: &mut Place) -> Result<Task, Failure> {
+        let mut last = None;
+        match (self.follow_until_end(context, place, &mut last), last) {
+            (Err(failure), Some(task)) if is_of_cleared(&failure) => {
+                context.flush()?;
+                if !context.json() {
+                    report_cleared(&task);
+                }
+                Ok(task)
+            }
+            (outcome, _) => outcome,
+        }
+    }
+
+    /// Does so, and notes the latest known state of the task in `last`.
+    fn follow_until_end(
+        &self,
+        context: &mut Context,
+        place: &mut Place,
+        last: &mut Option<Task>,
+    ) -> Result<Task, Failure> {
         let params = SubscribeParams { ids: vec![self.id.clone()], ..SubscribeParams::default() };
         let mut events = Listener::new(context.link.existing()?, params)?;
         loop {
             match self.step(context, place)? {
-                (Step::More, _) => {}
+                (Step::More, task) => *last = Some(task),
                 (Step::End, task) => return Ok(task),
                 // Others of its processes may write on, which is not waited for.
                 (Step::Nothing, task) if !task.status.is_active() => return Ok(task),
-                (Step::Nothing, _) => {
+                (Step::Nothing, task) => {
+                    *last = Some(task);
                     context.flush()?;
                     // An agent's task may have been resumed since, so that its output has no end yet. Following stops
                     // here regardless.

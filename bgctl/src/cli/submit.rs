@@ -55,8 +55,9 @@ started, not one that was cancelled while it was pending. The environment of a p
 $BGD_GROUP, $BGD_SLOT (its lowest slot, from 1), $BGD_SLOT_LIST (all its slots, separated \
 by commas) and $BGD_SLOTS (how many it has); and, for the tasks in --after, $BGD_AFTER \
 (their ids) and $BGD_AFTER_FILE_<N>, with N from 1 (their output files). In a prompt, \
-{after.result}, {after.output} (the last 32 KiB), {after.file} and {after.status} are replaced by those of the first --after task, {after.2.result} etc. by \
-those of the second; a result is truncated like output.
+{after.result}, {after.output} (the last 32 KiB), {after.file} and {after.status} are \
+replaced by those of the first --after task, {after.2.result} etc. by those of the second; \
+a result is truncated like output.
 
 --retry runs a failed task again, with the same id, after a random delay up to \
 --retry-delay; not if it was cancelled, exceeded its time limit or could not be started. \

@@ -51,7 +51,7 @@ pub(super) const FISH: Shell = Shell {
 };
 
 /// Returns a command in the home of a daemon, to be run in a terminal that its tasks then belong to.
-fn at_home(daemon: &TestDaemon, argv: &[&str]) -> Command {
+pub(super) fn at_home(daemon: &TestDaemon, argv: &[&str]) -> Command {
     let mut command = Command::new(argv[0]);
     let programs = bgctl_path().parent().unwrap().to_owned();
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());

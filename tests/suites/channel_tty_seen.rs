@@ -1,13 +1,16 @@
 //! The channel `tty` shows the most important first, and nothing that the terminal shows anyway; it keeps long
 //! lines that are being edited.
 
+use std::fs;
+
+use bgd_tests::agents::nushell;
 use bgd_tests::prompts::fake_agent;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{ClearParams, SubmitParams, TaskClear};
 use bgd_tests::{Terminal, TestDaemon, wait};
 
 use super::channel_tty::{
-    BASH, DELIVERED, DONE, FAILED, FISH, Gate, HELD, ZSH, after, occupy, open, open_sized, origin,
+    BASH, DELIVERED, DONE, FAILED, FISH, Gate, HELD, ZSH, after, at_home, occupy, open, open_sized, origin,
     params_from, rows, start, submit_from, wait_typed,
 };
 
@@ -302,6 +305,41 @@ fn notice_goes_above_idle_prompt_or_to_top_while_typing() {
         terminal.wait("the line at the top", |screen| rows(screen)[0].contains(DONE));
         wait_typed(&mut terminal, &long);
     }
+}
+
+/// Nushell draws its prompt in the row in which it began, with each key.
+#[test]
+fn r51_notice_at_prompt_of_nushell_outlasts_the_next_key() {
+    let daemon = start();
+    let gate = Gate::new(&daemon, "gate");
+    let config = daemon.home().join("config/nushell");
+    fs::create_dir_all(&config).unwrap();
+    let quiet = "$env.config.show_banner = false\n$env.PROMPT_COMMAND = {|| \"nu\" }\n\
+                 $env.PROMPT_COMMAND_RIGHT = {|| \"\" }\n";
+    fs::write(config.join("config.nu"), quiet).unwrap();
+    // It asks its terminal for the cursor position, which tmux answers.
+    fs::write(daemon.home().join("tmux.conf"), "set -g status off\nset -g escape-time 0\n").unwrap();
+    let socket = daemon.home().join("tmux");
+    let words = format!("exec {}", nushell().display());
+    let argv = ["tmux", "-f", "tmux.conf", "-S", socket.to_str().unwrap(), "new-session", &words];
+    let mut terminal = Terminal::open(at_home(&daemon, &argv).env("SHELL", "/bin/sh"));
+    terminal.wait_text("nu>");
+    terminal.type_line("bgctl submit --shell 'read x <gate' | str substring 0..7");
+    let is_id = |row: &String| row.len() == 8;
+    terminal.wait(
+        "the id and the prompt",
+        |screen| matches!(&rows(screen)[..], [_, id, prompt] if is_id(id) && prompt == "nu>"),
+    );
+    gate.open();
+    terminal.wait("the line", |screen| rows(screen).first().is_some_and(|row| row.contains(DONE)));
+    terminal.type_keys("abc");
+    terminal.wait("the line, and what is typed", |screen| {
+        matches!(&rows(screen)[..], [line, id, typed] if line.contains(DONE) && is_id(id) && typed == "nu> abc")
+    });
+    terminal.type_keys("\x15");
+    terminal.wait_line("nu>");
+    terminal.type_line("exit");
+    terminal.ended();
 }
 
 /// Waits until the cursor is after this many characters of the line being edited, its prompt included. Shells redraw a

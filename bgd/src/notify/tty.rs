@@ -302,14 +302,15 @@ impl Terminals {
 
     /// Writes lines if a shell is editing a line right now.
     fn write_at_prompt(&self, terminal: &OriginTerminal, lines: &Lines) -> Result<Written, String> {
-        let device::TerminalCheck { front, mut device } = device::look(terminal)?;
+        let device::TerminalCheck { front, remembers_row, mut device } = device::look(terminal)?;
         match front {
             Front::Prompt => {}
             // The program may end before the next check, with the shell's new prompt already shown by then.
             Front::Bgctl(_) | Front::Program(_) => return Ok(Written::Nothing(LinePosition::Cursor)),
             Front::Shell | Front::Nobody => return Ok(Written::Nothing(LinePosition::Top)),
         }
-        let bytes = lines.bytes(self.place_at(terminal), device.size());
+        let at = if remembers_row { LinePosition::InPlace } else { self.place_at(terminal) };
+        let bytes = lines.bytes(at, device.size());
         let count = device.write(&bytes).map_err(|error| unusable(&terminal.path, &error))?;
         Ok(match bytes.get(count..) {
             None | Some([]) => Written::All,
@@ -400,14 +401,15 @@ impl Serving {
                 break;
             }
             // There is no await between this last check and the write, so nothing can change in between.
-            let device::TerminalCheck { front, mut device } = device::look(&self.terminal)?;
+            let device::TerminalCheck { front, remembers_row, mut device } = device::look(&self.terminal)?;
             if !(self.can_write(&front) || ready.never_edits && matches!(front, Front::Shell)) {
                 continue;
             }
             let size = device.size();
             let at = match ready.at {
-                LinePosition::Cursor => LinePosition::Cursor,
+                _ if remembers_row => LinePosition::InPlace,
                 LinePosition::Top => self.all.place_at(&self.terminal),
+                at => at,
             };
             let bytes = self.all.held.borrow().get(&self.terminal).map(|held| held.lines.bytes(at, size));
             let Some(bytes) = bytes else { break };

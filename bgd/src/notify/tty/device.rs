@@ -17,7 +17,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
-use super::program::{is_bgctl, is_shell};
+use super::program::{is_bgctl, is_shell, remembers_row};
 use crate::os::pidfd::PidFd;
 use crate::os::watch;
 
@@ -30,6 +30,8 @@ const SIZE: (u16, u16) = (24, 80);
 /// The result of checking a terminal.
 pub struct TerminalCheck {
     pub front: Front,
+    /// Whether a shell in the foreground remembers the row in which its prompt begins.
+    pub remembers_row: bool,
     /// The open terminal, for a write that follows immediately.
     pub device: Device,
 }
@@ -217,6 +219,7 @@ pub fn look(terminal: &OriginTerminal) -> Result<TerminalCheck, String> {
     }
     let is_leader = leader.front == leader.group;
     let front = if is_leader { terminal.leader } else { leader.front };
+    let remembers_row = remembers_row(front);
     let program = |member: Option<PidFd>| member.map_or(Front::Nobody, Front::Program);
     let front = if !is_shell(front) {
         // The end of a program that leads the terminal's session can never be seen, as the terminal ends with it.
@@ -243,7 +246,7 @@ pub fn look(terminal: &OriginTerminal) -> Result<TerminalCheck, String> {
             (false, false) => program(living(front)),
         }
     };
-    Ok(TerminalCheck { front, device })
+    Ok(TerminalCheck { front, remembers_row, device })
 }
 
 /// A shell that edits a line, and the page faults of its ended children.

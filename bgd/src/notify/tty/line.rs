@@ -9,9 +9,12 @@
 //! row stays above, in bash 5.2, zsh 5.9 and fish 3.6 alike. If the cursor is in the first of two rows at the bottom of
 //! the screen, the second is not visible until the line changes. Enter runs the typed line in any case.
 //!
-//! So there are two positions. If nothing was typed since a program ended, the prompt is new, and lines go above the
+//! So there are three positions. If nothing was typed since a program ended, the prompt is new, and lines go above the
 //! cursor's row ([`above_cursor`]). Otherwise they go to the top of the screen, where shells only go with Ctrl-L
-//! ([`at_top`]), and the whole typed line moves by the same number of rows. Known flaws:
+//! ([`at_top`]), and the whole typed line moves by the same number of rows. A shell that remembers the row of the screen
+//! in which its prompt begins, as Nushell does, would draw over whatever moved there with the next key: there, lines
+//! replace the first rows of the screen, which scroll out of it, and everything else stays in its row ([`in_place`]).
+//! Known flaws:
 //!
 //! - A line that was typed ahead and is wider than the terminal is split. So may be a line whose shell runs programs to
 //!   complete it (see `keys`), and a line that takes up all rows of the screen.
@@ -19,6 +22,8 @@
 //!   until they are redrawn.
 //! - A new prompt of two rows has our line between them until it is redrawn.
 //! - At the top, our line may appear between rows of output that the shell itself has shown.
+//! - A prompt in the first rows of the screen, as after Ctrl-L, is covered by lines that replace these rows until it is
+//!   redrawn.
 
 use std::fmt::Write as _;
 
@@ -165,6 +170,18 @@ pub fn at_top(lines: &[Line], (rows, columns): (u16, u16)) -> Vec<u8> {
     bytes.into_bytes()
 }
 
+/// Returns the sequences that replace the first rows of a screen of this size; the caller limits the lines to half of
+/// its rows.
+///
+/// The position is saved (DECSC). At the bottom (CUP), VT moves all rows up, and what is inserted at the top (IL)
+/// moves those that are left back to where they were. Then the position is restored (DECRC).
+pub fn in_place(lines: &[Line], (rows, columns): (u16, u16)) -> Vec<u8> {
+    let count = lines.len();
+    let texts: Vec<String> = lines.iter().map(|line| line.fitting(columns)).collect();
+    let (steps, texts) = ("\x0b".repeat(count), texts.join("\r\x1b[B"));
+    format!("\x1b7\x1b[{rows}H{steps}\x1b[H\x1b[m\x1b[{count}L\x1b[?7l{texts}\x1b[?7h\x1b8").into_bytes()
+}
+
 /// Returns the sequence that makes a terminal show a bubble; empty if it is not known to support that, or inside
 /// a multiplexer, which would show the sequence itself.
 pub fn bubble(place: Option<&SubmitterLocation>, text: &str) -> Vec<u8> {
@@ -256,6 +273,31 @@ mod tests {
         assert_eq!(with(&[("TERM", "xterm-256color")]), "");
         assert_eq!(with(&[("TERM", "foot"), ("TMUX", "/tmp/x,1,0")]), "");
         assert_eq!(with(&[("TERM", "screen.xterm"), ("TERM_PROGRAM", "WezTerm")]), "");
+    }
+
+    #[test]
+    fn lines_in_place_keep_everything_below_them_in_its_row() {
+        for row in [12_u16, 15, 23] {
+            for lines in [1_u16, 3, 12] {
+                let mut parser = vt100::Parser::new(24.try_into().unwrap(), 40.try_into().unwrap(), 100);
+                let output: String = (0..row).map(|number| format!("out {number}\r\n")).collect();
+                parser.process(format!("{output}$ half-typed\x1b[3D").as_bytes());
+                let before: Vec<String> = parser.screen().rows(0, 40).collect();
+                let cursor = parser.screen().cursor_position();
+                let text: Vec<Line> = (0..lines).map(|line| plain(&format!("[line {line}]"))).collect();
+                parser.process(&in_place(&text, (24, 40)));
+                assert_eq!(parser.screen().cursor_position(), cursor);
+                let after: Vec<String> = parser.screen().rows(0, 40).collect();
+                let count = usize::from(lines);
+                assert_eq!(after[count..], before[count..], "row {row}, {lines} lines");
+                for (line, shown) in after[..count].iter().enumerate() {
+                    assert_eq!(*shown, format!("[line {line}]"));
+                }
+                parser.screen_mut().set_scrollback(count);
+                let scrolled: Vec<String> = parser.screen().rows(0, 40).take(count).collect();
+                assert_eq!(scrolled, before[..count], "nothing is lost");
+            }
+        }
     }
 
     #[test]

@@ -219,12 +219,17 @@ impl Lines {
         let lines = match to {
             // Two thirds of the screen stay unchanged.
             LinePosition::Cursor => self.first(HELD_LINES.min(usize::from(rows / 3)).max(1)),
-            LinePosition::Top if self.are_few(TYPED_LINES.min(usize::from(rows / 2))) => self.each.clone(),
-            LinePosition::Top => vec![line::plain(&self.summary())],
+            LinePosition::Top | LinePosition::InPlace
+                if self.are_few(TYPED_LINES.min(usize::from(rows / 2))) =>
+            {
+                self.each.clone()
+            }
+            LinePosition::Top | LinePosition::InPlace => vec![line::plain(&self.summary())],
         };
         let mut bytes = match to {
             LinePosition::Cursor => line::above_cursor(&lines, columns),
             LinePosition::Top => line::at_top(&lines, size),
+            LinePosition::InPlace => line::in_place(&lines, size),
         };
         // Only one bubble, however many lines there are.
         let bubble = if let [one] = &lines[..] { one.text() } else { self.summary() };
@@ -258,6 +263,8 @@ pub enum LinePosition {
     Cursor,
     /// At the top of the screen: the typed text may take up several rows.
     Top,
+    /// At the top of the screen, where nothing else moves: the shell remembers the row in which its prompt begins.
+    InPlace,
 }
 
 #[cfg(test)]

@@ -60,6 +60,12 @@ fn is_shell_of_many(words: &str, comm: &str) -> bool {
     is_itself && applet.is_some_and(|name| SHELLS.contains(&name))
 }
 
+/// Reports whether a shell remembers the row of the screen in which its prompt begins, and draws there again even if the
+/// terminal has moved it meanwhile.
+pub fn remembers_row(shell: i32) -> bool {
+    program_of(shell).is_some_and(|program| name_of(&program) == "nu")
+}
+
 /// Reports whether a process is a `bgctl`.
 pub fn is_bgctl(pid: i32) -> bool {
     program_of(pid).is_some_and(|program| name_of(&program) == "bgctl")

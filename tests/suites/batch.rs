@@ -365,6 +365,23 @@ fn r142_batch_key_is_still_known_after_upgrade_and_kill() {
     assert!(other.batch != first.batch && count(&daemon) == 3, "{other:?}");
 }
 
+#[test]
+fn r142_repeated_batch_is_answered_after_its_channel_was_removed() {
+    let daemon =
+        TestDaemon::builder().config("[channels.hook]\ntype = \"exec\"\ncommand = [\"true\"]\n").start();
+    let submit = |key: &str| {
+        let mut params = many(&daemon, 3);
+        let task = params.task.as_mut().unwrap();
+        (task.key, task.channel) = (Some(key.to_owned()), Some("hook".to_owned()));
+        daemon.client().call::<TaskSubmitMany>(&params)
+    };
+    let first = submit("key").unwrap();
+    daemon.write_config("");
+    daemon.run(&["daemon", "reload"]).success();
+    assert_eq!(submit("key").unwrap(), SubmitManyResult { existing: true, ..first });
+    assert!(submit("other").unwrap_err().to_string().contains("unknown channel"));
+}
+
 /// Submits a batch of `tasks`, which run one after the other. The first one fails, and the last one ends after
 /// [`let_last_end`]; the others write 600 KiB each.
 fn failing_batch(daemon: &TestDaemon, tasks: usize) -> (TaskId, Vec<TaskId>) {

@@ -71,6 +71,32 @@ fn submit_with_existing_key_reports_existing_task() {
 }
 
 #[test]
+fn r142_repeated_key_is_answered_after_its_channel_executor_or_agent_was_removed() {
+    let daemon = TestDaemon::builder()
+        .config(
+            "[channels.hook]\ntype = \"exec\"\ncommand = [\"true\"]\n\
+             [executors.away]\ntype = \"ssh\"\nhost = \"away\"\nssh = \"/bin/false\"\n\
+             [agents.echo]\nprotocol = \"template\"\ncommand = [\"cat\"]\n",
+        )
+        .start();
+    let all = [
+        &["submit", "--key", "a", "--channel", "hook", "--", "true"][..],
+        &["submit", "--key", "b", "--on", "away", "--", "true"],
+        &["submit", "--key", "c", "--agent", "echo", "-d", "says hello", "hello"],
+    ];
+    let first = all.map(|words| daemon.run(words).success().word::<TaskId>());
+    daemon.block(&first);
+    daemon.write_config("");
+    daemon.run(&["daemon", "reload"]).success();
+    for (words, first) in all.iter().zip(first) {
+        assert_eq!(daemon.run(words).success().word::<TaskId>(), first, "{words:?}");
+        // Without a task of that key, they are errors.
+        let other: Vec<&str> = words.iter().map(|word| if word.len() == 1 { "z" } else { *word }).collect();
+        daemon.run(&other).expect_code(2);
+    }
+}
+
+#[test]
 fn existing_key_is_reported_although_the_clock_was_set_back() {
     let clock = WallClock::new();
     let daemon = TestDaemon::builder().prelude(clock.prelude()).start();

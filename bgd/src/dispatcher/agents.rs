@@ -16,6 +16,7 @@ use crate::agents::Agent;
 use crate::client::answer::Answer;
 use crate::core::{AgentWork, Command, ExecutorName, Request, State, Work};
 use crate::exec::executor::Check;
+use crate::exec::messages::Inherited;
 use crate::exec::processes::ancestry;
 use crate::wire::calls::PromptRequest;
 use crate::wire::mailbox::Internal;
@@ -42,8 +43,13 @@ fn unchecked(info: AgentInfo) -> AgentInfo {
 
 impl Dispatcher {
     /// Submits a prompt once a worker has checked that the agent's program exists.
-    pub(super) fn submit_prompt(&self, answer: Answer, request: PromptRequest) {
+    pub(super) fn submit_prompt(&mut self, answer: Answer, request: PromptRequest) {
         let PromptRequest { agent, prompt, settings, task } = request;
+        if task.key().is_some_and(|(session, key)| self.core.has_key(session, key)) {
+            // The core returns the existing task, whatever the work: the agent may no longer be configured.
+            let command = task.command(Work::Shell("".into()), None);
+            return self.submit(answer, Box::new(command), Inherited::default());
+        }
         let agent = match self.agents.find(agent.as_deref()) {
             Ok(agent) => Arc::clone(agent),
             Err(error) => return answer.refuse(&error),

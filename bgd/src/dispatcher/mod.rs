@@ -18,6 +18,7 @@ mod observers;
 mod recording;
 mod shutdown;
 pub mod state;
+mod submissions;
 mod upgrade;
 pub mod upgrading;
 mod upkeep;
@@ -29,7 +30,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use bgd_shared::error::RpcError;
 use bgd_shared::id::TaskId;
 use bgd_shared::request::{ClearResult, GroupListResult, SessionEndResult};
 
@@ -43,8 +43,7 @@ use crate::client::Client;
 use crate::client::answer::Answer;
 use crate::config::Config;
 use crate::core::{
-    Command, Core, Effect, ExecutorName, Fact, Input, LeavePolicy, Mono, Note, Now, Part, ReplyTo, Request,
-    Selection,
+    Core, Effect, ExecutorName, Fact, Input, LeavePolicy, Mono, Note, Now, ReplyTo, Request, Selection,
 };
 use crate::exec::context::Context;
 use crate::exec::executor::{Ask, Executors};
@@ -53,7 +52,7 @@ use crate::exec::messages::{ExecutorMessage, Inherited};
 use crate::notify::Notifier;
 use crate::os::clock::{Clock, sleep_until};
 use crate::os::wall_clock::WallClock;
-use crate::remotes::{OnRequest, Remotes};
+use crate::remotes::Remotes;
 use crate::wire::calls::{Body, Call};
 use crate::wire::figures::Figures;
 use crate::wire::mailbox::{Incoming, Internal, Internals, Mailbox};
@@ -526,50 +525,6 @@ impl Dispatcher {
             Body::PartRefused(error) => self.refuse_part(&answer, &error),
             Body::Refused(error) => answer.refuse(&error),
         }
-    }
-
-    /// Submits a command after choosing its executor.
-    fn submit_on(&mut self, answer: Answer, mut command: Box<Command>, inherited: Inherited, on: OnRequest) {
-        match self.remotes.place(&mut command, on) {
-            Ok(()) => self.submit(answer, command, inherited),
-            Err(error) => answer.refuse(&error),
-        }
-    }
-
-    fn submit(&mut self, answer: Answer, mut command: Box<Command>, inherited: Inherited) {
-        let chosen = self.choose_channel(&mut command.spec, answer.client());
-        if let Err(error) = chosen.and_then(|()| self.ensure_folder()) {
-            return answer.refuse(&error);
-        }
-        self.notifier.awaits(&command.spec, answer.client().process);
-        let id = command.id;
-        let inherits_any = !inherited.is_empty();
-        if inherits_any {
-            self.keep_inherited(id, inherited, command.foreground);
-        }
-        self.ask(answer, Shape::Submitted(id), Request::Submit(command));
-        // A known idempotency key, or a refusal: the task does not exist, and nothing uses the descriptors.
-        if inherits_any && self.core.get(&id.into()).is_err() {
-            self.release_inherited(id);
-        }
-    }
-
-    fn submit_many(&mut self, answer: Answer, mut part: Box<Part>, on: OnRequest) {
-        if let Some((common, _)) = &mut part.first {
-            let placed = self.remotes.place(common, on);
-            let ready = placed.and_then(|()| self.choose_channel(&mut common.spec, answer.client()));
-            if let Err(error) = ready.and_then(|()| self.ensure_folder()) {
-                return self.refuse_part(&answer, &error);
-            }
-            self.notifier.awaits(&common.spec, answer.client().process);
-        }
-        self.ask(answer, Shape::Submitted(part.batch), Request::SubmitMany(part));
-    }
-
-    /// Refuses a part of a batch and drops the earlier parts, as the batch would be incomplete.
-    fn refuse_part(&mut self, answer: &Answer, error: &RpcError) {
-        self.handle(Input::PartRefused { client: answer.client().id });
-        answer.refuse(error);
     }
 
     /// Passes a request to the core. The reply comes as an effect, now or later.

@@ -302,6 +302,16 @@ impl Core {
         Ok(page)
     }
 
+    /// Reports whether a submit with this idempotency key returns an existing task.
+    pub fn has_key(&self, session: Option<&str>, key: &str) -> bool {
+        self.registry.by_key(session, key).is_some()
+    }
+
+    /// Reports whether a submit of a batch with this idempotency key returns an existing batch.
+    pub fn has_batch_key(&self, session: Option<&str>, key: &str) -> bool {
+        self.batches.by_key(session, key).is_some()
+    }
+
     /// Returns one task.
     ///
     /// # Errors

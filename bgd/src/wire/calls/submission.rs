@@ -75,6 +75,11 @@ impl Submission {
         Ok(Self { id: TaskId::random(), params, cwd, env, umask, place, plan })
     }
 
+    /// Returns the parent session and the idempotency key, if it has one.
+    pub fn key(&self) -> Option<(Option<&str>, &str)> {
+        Some((self.params.session.as_deref(), self.params.key.as_deref()?))
+    }
+
     /// Builds the command with this work; `prompt` is that of an agent.
     pub fn command(self, work: Work, prompt: Option<Arc<str>>) -> Command {
         let Self { id, params, cwd, env, umask, place, plan } = self;

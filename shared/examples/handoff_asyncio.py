@@ -19,7 +19,7 @@ def show(data):
     sys.stdout.buffer.flush()
 
 
-def hand_over(process, description):
+async def hand_over(process, description):
     """Gives a running process to the daemon; gives its answer, or None if the process has ended first."""
     # asyncio has no public names for these two. Whoever makes the pipe with os.pipe() and reads it with
     # loop.add_reader() needs neither.
@@ -27,8 +27,10 @@ def hand_over(process, description):
     buffer = process.stdout._buffer
     if transport is None or transport.is_closing():
         return None
-    # From here on nobody may read the pipe in this process. What was read already is ours to show.
+    # From here on nobody may read the pipe in this process. What was read already is ours to show; the last chunk may
+    # still be on its way to the buffer, which it reaches in the next turn of the loop.
     transport.pause_reading()
+    await asyncio.sleep(0)
     show(buffer)
     buffer.clear()
     pipe = transport.get_extra_info("pipe").fileno()
@@ -50,7 +52,7 @@ async def main(lines, command):
         *command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     for _ in range(lines):
         show(await process.stdout.readline())
-    answer = hand_over(process, " ".join(command))
+    answer = await hand_over(process, " ".join(command))
     if answer is not None:
         print(answer["message"], flush=True)
         # At its end asyncio would kill the process, which is the daemon's now.

@@ -107,6 +107,29 @@ fn r70_examples_show_bytes_of_character_that_was_cut_by_handoff() {
     }
 }
 
+/// asyncio passes a chunk on only in the turn of its loop after the one that has read it.
+#[test]
+fn r70_asyncio_example_loses_nothing_of_a_pipe_that_is_always_full() {
+    const LINES: usize = 100_000;
+    let daemon = TestDaemon::start();
+    let job = format!("seq {LINES}");
+    let wanted: String = (1..=LINES).map(|number| format!("{number}\n")).collect();
+    for _ in 0..10 {
+        let [_, _, mut command, ..] = examples(&daemon, &real());
+        let Output { status, stdout, stderr } = command.args(["2", "sh", "-c", &job]).output().unwrap();
+        let text = String::from_utf8(stdout).unwrap();
+        assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+        // What was shown may end inside a line.
+        let (shown, id) = text.rsplit_once("Command was manually backgrounded by user with ID ").unwrap();
+        let id = id.trim_end();
+        daemon.run(&["block", "--timeout", "none", id]).success();
+        let rest = daemon.run(&["output", id]).success().stdout_text();
+        let got = format!("{shown}{rest}");
+        let same = wanted.bytes().zip(got.bytes()).take_while(|(one, other)| one == other).count();
+        assert!(got == wanted, "{} of {} bytes, alike up to {same}", got.len(), wanted.len());
+    }
+}
+
 /// Writes a `bgctl` that runs the real one where the system forbids `pidfd_getfd`, and returns its folder. It stays the
 /// same process, and a child of whoever starts it.
 fn confined(daemon: &TestDaemon) -> PathBuf {

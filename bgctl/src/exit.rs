@@ -63,7 +63,7 @@ pub const TABLE: &[(Code, &str)] = &[
     (Code::USAGE, "wrong usage"),
     (
         Code::WRONG_STATE,
-        "the task is in the wrong state, or the question is no longer open; or `daemon upgrade` was refused",
+        "the task is in the wrong state, or the question is no longer open; or the task's terminal or output would be shown in itself; or `daemon upgrade` was refused",
     ),
     (Code::NO_TASK, "unknown task, or ambiguous id"),
     (
@@ -99,7 +99,8 @@ pub const fn of_kind(kind: ErrorKind) -> Code {
         | ErrorKind::NotPending
         | ErrorKind::GroupInUse
         | ErrorKind::UpgradeRefused
-        | ErrorKind::SessionExpired => Code::WRONG_STATE,
+        | ErrorKind::SessionExpired
+        | ErrorKind::OwnTerminal => Code::WRONG_STATE,
         ErrorKind::PermissionDenied | ErrorKind::ForeignProcess | ErrorKind::AuthenticationRequired => {
             Code::NOT_ALLOWED
         }

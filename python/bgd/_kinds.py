@@ -250,6 +250,13 @@ class AnswerTooLarge(CallError):
     exit_code = 70
 
 
+class OwnTerminal(CallError):
+    """The terminal would be shown in itself: it is the caller's own, or shows the caller's own."""
+
+    kind = "own_terminal"
+    exit_code = 65
+
+
 BY_KIND: dict[str, type[CallError]] = {
     "parse_error": ParseError,
     "invalid_request": InvalidRequest,
@@ -285,6 +292,7 @@ BY_KIND: dict[str, type[CallError]] = {
     "upgrade_refused": UpgradeRefused,
     "journal_unwritable": JournalUnwritable,
     "answer_too_large": AnswerTooLarge,
+    "own_terminal": OwnTerminal,
 }
 """The exceptions by their kind on the wire."""
 
@@ -323,4 +331,5 @@ __all__ = [
     "UpgradeRefused",
     "JournalUnwritable",
     "AnswerTooLarge",
+    "OwnTerminal",
 ]

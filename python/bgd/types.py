@@ -182,6 +182,7 @@ ErrorKind = Literal[
     "upgrade_refused",
     "journal_unwritable",
     "answer_too_large",
+    "own_terminal",
     "unknown",
 ]
 """Kind of an error. Clients should decide by this alone.
@@ -255,6 +256,9 @@ interrupted by the end of the daemon.
 is full, so no task is accepted.
 
 `answer_too_large`: The call was carried out, but its answer is longer than clients accept.
+
+`own_terminal`: The terminal would be shown in itself: it is the caller's own, or shows the caller's
+own.
 
 `unknown`: A kind added by a newer daemon. Never sent.
 """

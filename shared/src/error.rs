@@ -108,6 +108,8 @@ kinds! {
     JournalUnwritable = "journal_unwritable", -32028;
     /// The call was carried out, but its answer is longer than clients accept.
     AnswerTooLarge = "answer_too_large", -32029;
+    /// The terminal would be shown in itself: it is the caller's own, or shows the caller's own.
+    OwnTerminal = "own_terminal", -32030;
 }
 
 impl fmt::Display for ErrorKind {

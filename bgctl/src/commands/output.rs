@@ -192,7 +192,7 @@ fn must_not_feed_itself(task: &Task, path: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let message = format!("the output of task {} would be written to itself", task.id.short());
-    Err(Failure::new(Code::WRONG_STATE, "own_output", message)
+    Err(Failure::new(Code::WRONG_STATE, ErrorKind::OwnTerminal.as_str(), message)
         .hint("follow it from outside of the task, or write to another file"))
 }
 

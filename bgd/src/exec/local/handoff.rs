@@ -141,6 +141,8 @@ impl Local {
             }
         }
         self.processes.take_over(task, run, taken);
+        // Nobody else would: its terminal's shell has let it go.
+        self.processes.continue_handed(task, run);
         self.handoffs.running.insert(task, Running { pid, client });
         if client.is_none() {
             self.processes.client_disconnected(task);

@@ -325,7 +325,8 @@ impl Executor for Local {
         match asked.what {
             Ask::Write { .. } if !self.terminals.is_open(asked.task.id) => self.write(asked),
             Ask::Write { .. } | Ask::Attach { .. } | Ask::Leave | Ask::Resize { .. } => {
-                self.terminals.ask(asked);
+                let Self { terminals, processes, .. } = self;
+                terminals.ask(asked, |task| processes.leader_of(task));
                 self.keep_going_unseen();
             }
         }

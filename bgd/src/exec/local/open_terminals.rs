@@ -1,6 +1,6 @@
 //! The open terminals and their viewers. A dedicated thread follows the terminals.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
@@ -43,11 +43,14 @@ struct Seat {
     is_owner: bool,
     /// Whether the viewer has typed anything, such as a key that stops the job.
     has_typed: bool,
+    /// The session in whose terminal the viewer shows the job, if it has a terminal.
+    shown_in: Option<i32>,
 }
 
 impl Seat {
-    const fn new(gate: Gate, is_owner: bool) -> Self {
-        Self { gate, is_owner, has_typed: false }
+    fn new(viewer: &Viewer) -> Self {
+        let Viewer { client, gate, size, is_owner } = viewer;
+        Self { gate: gate.clone(), is_owner: *is_owner, has_typed: false, shown_in: size.and(client.leader) }
     }
 
     /// Reports whether the viewer would notice that the job stops, and continue it.
@@ -90,8 +93,7 @@ impl OpenTerminals {
     /// Starts following a terminal; its owner is shown it from the first byte on.
     pub(super) fn open(&mut self, opening: Opening) -> io::Result<Terminal> {
         let task = opening.task;
-        let owner =
-            opening.owner.as_ref().map(|owner| (owner.client.id, Seat::new(owner.gate.clone(), true)));
+        let owner = opening.owner.as_ref().map(|owner| (owner.client.id, Seat::new(owner)));
         let terminal = self.thread.open(opening)?;
         let viewers = owner.into_iter().collect();
         self.open.insert(task, Shown::new(terminal.clone(), viewers));
@@ -157,15 +159,14 @@ impl OpenTerminals {
             let writes = std::mem::take(&mut state.writes);
             let (mut viewers, mut left) = (Vec::new(), Vec::new());
             for viewer in std::mem::take(&mut state.viewers) {
-                let has_typed = typists.contains(&viewer.client);
-                let seat = Seat { has_typed, ..Seat::new(Gate::open(), viewer.is_owner) };
+                let (has_typed, is_owner) = (typists.contains(&viewer.client), viewer.is_owner);
                 match clients.get(&viewer.client) {
                     Some(client) => {
-                        let again = new_viewer(client, viewer.size, viewer.is_owner);
-                        shown.viewers.insert(client.id, Seat { gate: again.gate.clone(), ..seat });
+                        let again = new_viewer(client, viewer.size, is_owner);
+                        shown.viewers.insert(client.id, Seat { has_typed, ..Seat::new(&again) });
                         viewers.push((again, viewer));
                     }
-                    None => left.push(seat),
+                    None => left.push(Seat { gate: Gate::open(), is_owner, has_typed, shown_in: None }),
                 }
             }
             shown.owed.restore(owed, clients);
@@ -250,8 +251,14 @@ impl OpenTerminals {
         }
     }
 
-    /// Serves and answers a client's request on a terminal.
-    pub(super) fn ask(&mut self, asked: Asked) {
+    /// Serves and answers a client's request on a terminal. `session_of` returns the session whose terminal a task's
+    /// terminal is.
+    pub(super) fn ask(&mut self, asked: Asked, session_of: impl Fn(TaskId) -> Option<i32>) {
+        if let Ask::Attach { size: Some(_), .. } = asked.what
+            && self.would_show_itself(asked.task.id, asked.answer.client(), session_of)
+        {
+            return asked.answer.refuse(&shows_itself(asked.task.id));
+        }
         let Some(shown) = self.open.get_mut(&asked.task.id) else { return asked.refuse() };
         match asked.what {
             Ask::Attach { owns, size } => shown.attach(&asked, owns, size),
@@ -267,6 +274,38 @@ impl OpenTerminals {
             }
         }
     }
+
+    /// Reports whether a task's terminal would be shown in itself if this client showed it in its own terminal, directly
+    /// or through the terminals of other tasks: its output would be its input, without end.
+    fn would_show_itself(
+        &self,
+        task: TaskId,
+        client: &Client,
+        session_of: impl Fn(TaskId) -> Option<i32>,
+    ) -> bool {
+        let sessions: HashMap<i32, TaskId> =
+            self.open.keys().filter_map(|open| Some((session_of(*open)?, *open))).collect();
+        let (mut known, mut next) = (HashSet::new(), client.leader.into_iter().collect::<Vec<_>>());
+        while let Some(session) = next.pop() {
+            let Some(outer) = sessions.get(&session) else { continue };
+            if *outer == task {
+                return true;
+            }
+            if known.insert(*outer)
+                && let Some(shown) = self.open.get(outer)
+            {
+                next.extend(shown.viewers.values().filter_map(|seat| seat.shown_in));
+            }
+        }
+        false
+    }
+}
+
+/// Returns the error for a client that would show a terminal in itself.
+fn shows_itself(task: TaskId) -> RpcError {
+    let message =
+        format!("the terminal of task {task} would show itself: this is its own, or one that it shows");
+    RpcError::new(ErrorKind::OwnTerminal, message).hint("attach from a terminal outside of the task")
 }
 
 impl Shown {
@@ -292,7 +331,7 @@ impl Shown {
             return self.terminal.draw_again(client.id, size);
         }
         let viewer = new_viewer(client, size, owns);
-        let seat = Seat::new(viewer.gate.clone(), owns);
+        let seat = Seat::new(&viewer);
         // A viewer that only looks, as `top` does, would leave the job stopped.
         if seat.would_continue_job() {
             self.goes_on = None;

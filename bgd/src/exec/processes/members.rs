@@ -179,6 +179,11 @@ impl Stat {
         matches!(self.state, 'Z' | 'X') && self.threads <= 1
     }
 
+    /// Reports whether a signal has stopped it. A process that a debugger holds is another matter.
+    pub(in crate::exec) fn is_stopped(&self) -> bool {
+        self.state == 'T'
+    }
+
     /// Reports whether it has stopped or ended.
     pub(in crate::exec) fn is_at_rest(&self) -> bool {
         self.is_zombie() || matches!(self.state, 'T' | 't')

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::process::Supervisor;
 use crate::core::Fact;
+use crate::exec::tree::Tree;
 use crate::os::pidfd::{PidFd, SIGCONT};
 
 /// How long processes may take to stop. A process that waits in the kernel stops only when that wait is over.
@@ -14,12 +15,15 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(1);
 
 impl Supervisor {
-    /// Pauses the tree, unless its leader has ended, or continues it, and reports the latter.
+    /// Pauses the tree, unless its leader has ended, or continues it, and reports the latter. A tree that is not paused
+    /// is continued as far as anything else has stopped it.
     pub(super) async fn set_paused(&mut self, paused: bool) {
         if paused && !self.has_ended {
             self.pause().await;
-        } else {
+        } else if paused || self.paused.is_some() {
             self.unpause().await;
+        } else {
+            self.reach_all(Tree::continue_stopped).await;
         }
         if !paused {
             self.report(Fact::Delivered);
@@ -80,11 +84,15 @@ impl Supervisor {
     /// Continues the tree if it is paused. Otherwise, processes that have stopped by themselves stay stopped.
     pub(super) async fn unpause(&mut self) {
         let Some(paused) = self.paused.take().map(Arc::new) else { return };
+        self.reach_all(move |tree| tree.continue_all(&paused)).await;
+    }
+
+    /// Continues processes of the tree, until this returns that it has reached all of them.
+    pub(super) async fn reach_all(&mut self, reach: impl Fn(&Tree) -> bool + Clone + Send + 'static) {
         let end = Instant::now() + STOP_TIMEOUT;
         loop {
-            let (tree, paused) = (self.tree.clone(), Arc::clone(&paused));
-            let continued = self.context.workers.walk(move || tree.continue_all(&paused)).await;
-            if continued != Some(false) {
+            let (tree, reach) = (self.tree.clone(), reach.clone());
+            if self.context.workers.walk(move || reach(&tree)).await != Some(false) {
                 return;
             }
             if Instant::now() > end {

@@ -46,6 +46,8 @@ pub(in crate::exec) enum Control {
     SetPaused { paused: bool, done: oneshot::Sender<()> },
     /// Continue a job that has stopped, with its tree.
     ContinueStopped,
+    /// Continue a tree that was handed over while its leader was stopped.
+    ContinueHanded,
     /// Measure the current usage of the tree.
     Usage { done: oneshot::Sender<LiveUsage> },
     /// End the tree.
@@ -275,6 +277,16 @@ impl Processes {
     /// Continues a job that has stopped, with its tree. A pause lasts, but ends for that job, too.
     pub fn continue_stopped(&self, task: TaskId, run: u32) {
         self.control(task, run, Control::ContinueStopped);
+    }
+
+    /// Continues a tree that was handed over while its leader was stopped, as a shell's `bg` does.
+    pub fn continue_handed(&self, task: TaskId, run: u32) {
+        self.control(task, run, Control::ContinueHanded);
+    }
+
+    /// Returns the pid of a task's leader, which is also the id of its session if it leads one.
+    pub fn leader_of(&self, task: TaskId) -> Option<i32> {
+        self.supervised.get(&task).map(|supervised| supervised.tree.leader)
     }
 
     /// Measures the current usage of a task's tree.
@@ -554,6 +566,7 @@ impl Supervisor {
                 let _ = done.send(());
             }
             Control::ContinueStopped => self.continue_stopped().await,
+            Control::ContinueHanded => self.reach_all(Tree::continue_with_leader).await,
             Control::Usage { done } => self.measure_live_usage(done),
             Control::End { signal } => self.end_as_ordered(signal).await,
         }

@@ -54,6 +54,23 @@ impl Tree {
         has_reached_all
     }
 
+    /// Continues the processes that are stopped in a tree that is not paused, whatever has stopped them. Returns false if
+    /// one could not be reached. Blocks for a short time: call it on a worker.
+    pub fn continue_stopped(&self) -> bool {
+        self.visit(Order::ChildrenFirst, |member| {
+            if Stat::of(member.pid).is_some_and(|stat| stat.is_stopped()) {
+                member.send(libc::SIGCONT);
+            }
+        })
+    }
+
+    /// Like [`Self::continue_stopped`], but only if the leader is stopped: a process that runs may have stopped others on
+    /// purpose.
+    pub fn continue_with_leader(&self) -> bool {
+        let is_stopped = Stat::of(self.leader).is_some_and(|stat| stat.is_stopped());
+        !is_stopped || self.continue_stopped()
+    }
+
     /// Has all processes of a paused tree continue with the tree, including those that had stopped before the pause.
     /// Frozen processes are sent the signal, which has the same effect. Blocks for a short time: call it on a worker.
     pub fn continue_later(&self, paused: &mut Paused) {

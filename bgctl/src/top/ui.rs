@@ -13,6 +13,9 @@ use crate::options;
 /// Maximum number of characters of a typed line.
 const LINE_CHARS: usize = 4096;
 
+/// What a key for tasks says if no task is selected, for example on a heading.
+const NO_TASK: &str = "select a task first";
+
 /// A request to the surroundings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Want {
@@ -263,7 +266,7 @@ impl Ui {
     fn one(&mut self) -> Option<TaskKey> {
         let key = self.model.selected_task();
         if key.is_none() {
-            self.note = Some("select a task first".to_owned());
+            self.note = Some(NO_TASK.to_owned());
         }
         key
     }
@@ -351,10 +354,16 @@ impl Ui {
         Some(Want::Call(TaskCall::Rerun(keys)))
     }
 
-    /// Returns the chosen tasks with such a status; shows `why_not` if there are none.
+    /// Returns the chosen tasks with such a status. If there are none, shows `why_not`; if no task is chosen at all,
+    /// shows that.
     fn chosen_with_status(&mut self, is_so: impl Fn(Status) -> bool, why_not: &str) -> Option<Vec<TaskKey>> {
+        let chosen = self.model.chosen();
+        if chosen.is_empty() {
+            self.note = Some(NO_TASK.to_owned());
+            return None;
+        }
         let is_chosen = |key: &TaskKey| self.model.row(*key).is_some_and(|row| is_so(row.status));
-        let keys: Vec<TaskKey> = self.model.chosen().into_iter().filter(is_chosen).collect();
+        let keys: Vec<TaskKey> = chosen.into_iter().filter(is_chosen).collect();
         if keys.is_empty() {
             self.note = Some(why_not.to_owned());
             return None;

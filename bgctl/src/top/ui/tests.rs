@@ -186,6 +186,17 @@ fn r162_keys_hold_release_rerun_and_prompt_tasks() {
 }
 
 #[test]
+fn r162_keys_for_tasks_say_on_a_heading_that_none_is_selected() {
+    for key in ["h", "r", "x", "X", "g", "p", "y"] {
+        let mut ui = ui(&[task(1, Status::Pending)]);
+        press(&mut ui, "k");
+        assert!(matches!(ui.model.selected(), Some(Spot::Head(_))));
+        assert_eq!(press(&mut ui, key), None);
+        assert_eq!((ui.note.as_deref(), &ui.mode), (Some("select a task first"), &Mode::List), "{key}");
+    }
+}
+
+#[test]
 fn r162_filter_applies_while_being_typed() {
     let named =
         |number, description: &str| Task { description: description.into(), ..task(number, Status::Running) };

@@ -1,6 +1,6 @@
 //! R70: child processes of other programs are handed over while they run: what happens to their output.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,8 @@ use bgd_shared::client::Client;
 use bgd_shared::event::EventKind;
 use bgd_shared::handoff;
 use bgd_shared::request::{
-    ClearParams, HandoffParams, HandoffStream, OutputParams, Stream, TaskClear, TaskOutput,
+    ClearParams, HandoffParams, HandoffStream, OutputParams, SignalParams, Stream, TaskClear, TaskOutput,
+    TaskSignal,
 };
 use bgd_shared::task::{Exit, Origin, Output, Status};
 use bgd_tests::handed::{Job, line_of, message};
@@ -52,6 +53,44 @@ fn r70_handed_over_child_continues_as_the_same_process() {
     assert_eq!((ended.output.bytes, ended.lingering), (6, false));
     assert_eq!(job.wait().code(), Some(7), "its parent has it, too");
     assert_eq!(watch.until(|event| event.kind.is_terminal()).task, ended);
+}
+
+/// As after Ctrl-Z in a shell, which has let the job go once it is handed over.
+#[test]
+fn r70_stopped_child_continues_once_it_is_handed_over() {
+    let daemon = TestDaemon::start();
+    let (mut job, mut reader) = Job::shell(&daemon, "echo before; kill -STOP $$; echo after; exit 7");
+    assert_eq!(line_of(&mut reader), "before");
+    let child = Process::open(job.pid()).unwrap();
+    let has_stopped = || fs::read_to_string(child.proc("stat")).unwrap().contains(") T ");
+    wait::poll_until("a child that stops itself", || has_stopped().then_some(()));
+    let task = job.hand_over_pipe(&daemon, &reader);
+    drop(reader);
+    let ended = daemon.block(&[task.id]).remove(0);
+    assert_eq!((ended.exit, daemon.output(task.id)), (Some(Exit::Code(7)), b"after\n".to_vec()));
+    assert_eq!(job.wait().code(), Some(7));
+}
+
+/// A running one may have stopped its own children on purpose.
+#[test]
+fn r70_handoff_of_running_child_continues_none_that_it_has_stopped() {
+    let daemon = TestDaemon::start();
+    let line = "sleep 1000 & kill -STOP $!; echo $!; read x; kill -KILL $!; exit 7";
+    let (mut job, mut reader) = Job::shell(&daemon, line);
+    let sleeper = Process::open(line_of(&mut reader).parse().unwrap()).unwrap();
+    let has_stopped = || fs::read_to_string(sleeper.proc("stat")).unwrap().contains(") T ");
+    wait::poll_until("a stopped process", || has_stopped().then_some(()));
+    let task = job.hand_over_pipe(&daemon, &reader);
+    drop(reader);
+    // What was ordered at the handoff is carried out before what comes later.
+    daemon
+        .client()
+        .call::<TaskSignal>(&SignalParams { id: task.id.into(), signal: "WINCH".into(), tree: false })
+        .unwrap();
+    assert!(has_stopped());
+    job.say("go on");
+    assert_eq!(daemon.block(&[task.id])[0].exit, Some(Exit::Code(7)));
+    job.wait();
 }
 
 /// Starts a program that writes this many bytes of numbered lines.

@@ -158,16 +158,32 @@ fn r106_process_stopped_before_the_pause_stays_stopped_after_it() {
     daemon.cancel(&[id]);
 }
 
-#[test]
-fn r106_continue_without_a_pause_leaves_stopped_process_alone() {
-    let daemon = TestDaemon::start();
-    let id = daemon
-        .submit_shell("sh -c 'echo $$ > note.new; mv note.new note; kill -STOP $$; exec sleep 1000' & wait");
-    let pid = wait::for_line(&daemon.home().join("note"), "").parse().unwrap();
-    wait::poll_until("a process that stops itself", || (states(&daemon)[&pid] == 'T').then_some(()));
-    assert!(!go_on(&daemon, &[id]).unwrap()[0].paused);
-    assert_eq!(states(&daemon)[&pid], 'T');
+fn continues_what_has_stopped_by_itself(daemon: &TestDaemon) {
+    let note = daemon.home().join("note");
+    let id = daemon.submit_shell(
+        "sh -c 'echo $$ > note.new; mv note.new note; kill -STOP $$; echo went on; exec sleep 1000' & wait",
+    );
+    let pid = wait::for_line(&note, "").parse().unwrap();
+    wait::poll_until("a process that stops itself", || (states(daemon)[&pid] == 'T').then_some(()));
+    // The first one ends the pause, before which the process had stopped.
+    pause(daemon, &[id]).unwrap();
+    go_on(daemon, &[id]).unwrap();
+    assert_eq!(states(daemon)[&pid], 'T');
+    assert!(!go_on(daemon, &[id]).unwrap()[0].paused);
+    wait::for_line(daemon.task(id).output.path.as_ref(), "went on");
+    assert!(!states(daemon).values().any(|state| *state == 'T'));
     daemon.cancel(&[id]);
+}
+
+#[test]
+fn r106_continue_without_a_pause_continues_stopped_process() {
+    continues_what_has_stopped_by_itself(&TestDaemon::start());
+}
+
+#[test]
+fn r106_continue_without_a_pause_continues_stopped_process_in_a_cgroup_as_root() {
+    let cgroup = Delegated::new();
+    continues_what_has_stopped_by_itself(&cgroup.daemon(LONG_GRACE));
 }
 
 #[test]

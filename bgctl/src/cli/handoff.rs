@@ -14,7 +14,8 @@ EXAMPLES:
 The descriptors are the caller's: the read end of the pipe with the child's output, or \
 the master of its pseudo-terminal. The caller must no longer read from them. Without \
 them the child's output stays where it is; give the file it writes to as --file, so \
-that `bgctl output` can show it. The task keeps running when the caller ends.
+that `bgctl output` can show it. The task keeps running when the caller ends. A child \
+that is stopped, as by Ctrl-Z, continues, as with a shell's `bg`.
 
 Prints `Command was manually backgrounded by user with ID <id>`, for the user; a script \
 takes the id from --json. Exit code 65: the process had already ended (its output is \

@@ -141,7 +141,7 @@ methods! {
     TaskRelease = "task.release", SelectParams => TasksResult;
     /// Pauses running tasks: stops all of their processes (R106).
     TaskPause = "task.pause", SelectParams => TasksResult;
-    /// Continues paused tasks (R106).
+    /// Continues paused tasks (R106), and what has stopped in running ones that are not paused.
     TaskContinue = "task.continue", SelectParams => TasksResult;
     /// Changes the start conditions and the description of a pending task (R107).
     TaskEdit = "task.edit", EditParams => TaskResult;

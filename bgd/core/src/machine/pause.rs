@@ -46,7 +46,7 @@ impl Core {
             let order = commands::control(task, if paused { Control::Pause } else { Control::Continue });
             self.effects.push(order);
             if !paused {
-                // The processes of a task that was not paused stay as they are.
+                // A task that was not paused is continued once, as far as anything else has stopped its processes.
                 self.note_order(ordinal, changed.and_then(|changed| changed.then_some(Order::Continue)));
             }
         }

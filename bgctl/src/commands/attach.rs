@@ -19,12 +19,18 @@ use crate::name::Name;
 use crate::output::copy::report_stderr;
 use crate::output::remote::Remote;
 use crate::pick;
+use crate::remark::report;
+use crate::render::list_format::is_dumb;
 use crate::terminal::{AttachmentEnd, Role, SHOWN, Screen, ScreenView, Subject, TextView, release_signals};
 
 /// Shows the task's terminal or output until the task ends or the key is pressed.
 pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
     let id = pick::only(args.id, args.select.or_active(), context)?;
     if !io::stdout().is_terminal() || context.json() {
+        return follow(id, context);
+    }
+    if is_dumb() {
+        report("this terminal can't move its cursor (TERM is unset or `dumb`): it is shown the output only");
         return follow(id, context);
     }
     let key = args.key;

@@ -8,6 +8,12 @@ use bgd_shared::request::OutputResult;
 use bgd_shared::titles::TitleFilter;
 use vte::{Params, Parser, Perform};
 
+/// The maximum number of different colour sequences that are noted at a time.
+const COLOURS: usize = 32;
+
+/// The sequence that switches all colours off.
+pub const NO_COLOUR: &str = "\x1b[m";
+
 /// Passes on text and colours, except those for the alternate screen.
 #[derive(Default)]
 pub struct TextFilter {
@@ -34,7 +40,17 @@ impl TextFilter {
     /// Starts on the main screen, for output that is shown from its beginning to its end: also passes on what redraws
     /// its last lines, such as progress bars, namely relative movements and erasing.
     pub fn with_redrawn_lines() -> Self {
-        Self { shown: Shown { redraws_lines: true, ..Shown::default() }, ..Self::default() }
+        Self { shown: Shown { passes: Passes::Redrawing, ..Shown::default() }, ..Self::default() }
+    }
+
+    /// Starts on the main screen, for a terminal that understands no sequences: passes on text only.
+    pub fn with_text_only() -> Self {
+        Self { shown: Shown { passes: Passes::Text, ..Shown::default() }, ..Self::default() }
+    }
+
+    /// Returns the sequences that switch the colours on that are on after the text so far. Empty if none are.
+    pub fn colours(&self) -> String {
+        self.shown.colours.concat()
     }
 
     /// Reports whether any text of the alternate screen was dropped.
@@ -83,13 +99,28 @@ impl TextFilter {
     }
 }
 
+/// Which sequences are passed on.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Passes {
+    /// None.
+    Text,
+    /// Colours.
+    #[default]
+    Colours,
+    /// Colours, and what redraws the last lines.
+    Redrawing,
+}
+
 /// Collects the showable part of the output.
 #[derive(Default)]
 struct Shown {
     text: String,
     is_alternate: bool,
-    redraws_lines: bool,
+    passes: Passes,
     has_left_out: bool,
+    /// The colour sequences passed on since all colours were switched off, the latest last. A repeated one counts as the
+    /// latest only, as it overrides those in between.
+    colours: Vec<String>,
 }
 
 impl Shown {
@@ -102,13 +133,35 @@ impl Shown {
     }
 
     fn sequence(&mut self, parameters: &Params, action: char) {
-        self.text.push_str("\x1b[");
-        for (index, parameter) in parameters.iter().enumerate() {
-            let numbers = parameter.iter().map(u16::to_string).collect::<Vec<_>>().join(":");
-            let _ = write!(self.text, "{}{numbers}", if index == 0 { "" } else { ";" });
-        }
-        self.text.push(action);
+        self.text.push_str(&written(parameters, action));
     }
+
+    fn colour(&mut self, parameters: &Params) {
+        let sequence = written(parameters, 'm');
+        self.text.push_str(&sequence);
+        if parameters.iter().next().is_none_or(|first| matches!(first, [0])) {
+            self.colours.clear();
+        }
+        if parameters.iter().all(|parameter| matches!(parameter, [0])) {
+            return;
+        }
+        self.colours.retain(|noted| *noted != sequence);
+        if self.colours.len() == COLOURS {
+            self.colours.remove(0);
+        }
+        self.colours.push(sequence);
+    }
+}
+
+/// Returns a sequence as it is written.
+fn written(parameters: &Params, action: char) -> String {
+    let mut sequence = "\x1b[".to_owned();
+    for (index, parameter) in parameters.iter().enumerate() {
+        let numbers = parameter.iter().map(u16::to_string).collect::<Vec<_>>().join(":");
+        let _ = write!(sequence, "{}{numbers}", if index == 0 { "" } else { ";" });
+    }
+    sequence.push(action);
+    sequence
 }
 
 impl Perform for Shown {
@@ -128,13 +181,12 @@ impl Perform for Shown {
         let is_screen = |parameter: &[u16]| matches!(parameter, [47 | 1047 | 1049]);
         match (marks, action) {
             (b"?", 'h' | 'l') if parameters.iter().any(is_screen) => self.is_alternate = action == 'h',
-            _ if is_cut || self.is_alternate => {}
-            ([], 'm') => self.sequence(parameters, action),
-            ([], 'A'..='G' | 'K' | '@' | 'P' | 'X') if self.redraws_lines => {
-                self.sequence(parameters, action);
-            }
+            _ if is_cut || self.is_alternate || self.passes == Passes::Text => {}
+            ([], 'm') => self.colour(parameters),
+            _ if self.passes != Passes::Redrawing => {}
+            ([], 'A'..='G' | 'K' | '@' | 'P' | 'X') => self.sequence(parameters, action),
             // Not the whole screen, or what is above: that is not the output's.
-            ([], 'J') if self.redraws_lines && parameters.iter().all(|what| matches!(what, [0])) => {
+            ([], 'J') if parameters.iter().all(|what| matches!(what, [0])) => {
                 self.sequence(parameters, action);
             }
             _ => {}
@@ -184,6 +236,39 @@ mod tests {
             filter.push(b"\x1b[?1049htext\x1bcnext \x1b[2P\x1b[@\x1b[3X"),
             "next \x1b[2P\x1b[0@\x1b[3X"
         );
+    }
+
+    #[test]
+    fn terminal_without_sequences_gets_text_only() {
+        let mut filter = TextFilter::with_text_only();
+        assert_eq!(
+            filter.push(b"\x1b[1;31mred\x1b[m\r\n\x1b[2Kline\x1b[?1049hcells\x1b[?1049l"),
+            "red\r\nline"
+        );
+        assert_eq!((filter.colours(), filter.has_left_out()), (String::new(), true));
+    }
+
+    #[test]
+    fn colours_that_are_on_are_known_and_bounded() {
+        let mut filter = TextFilter::with_redrawn_lines();
+        for (bytes, colours) in [
+            (&b"text"[..], ""),
+            (b"\x1b[31mred", "\x1b[31m"),
+            (b"\x1b[1mbold\x1b[32mgreen", "\x1b[31m\x1b[1m\x1b[32m"),
+            (b"\x1b[31m\x1b[32m", "\x1b[1m\x1b[31m\x1b[32m"),
+            (b"\x1b[0;4munderlined", "\x1b[0;4m"),
+            (b"\x1b[38;5;0mblack", "\x1b[0;4m\x1b[38;5;0m"),
+            (b"\x1b[?1049h\x1b[7m\x1b[?1049l", "\x1b[0;4m\x1b[38;5;0m"),
+            (b"\x1b[m", ""),
+            (b"\x1b[3m\x1b[0;0m", ""),
+        ] {
+            filter.push(bytes);
+            assert_eq!(filter.colours(), colours);
+        }
+        for number in 0..1000 {
+            filter.push(format!("\x1b[38;5;{}m\x1b[48;2;1;2;{number}m", number % 256).as_bytes());
+        }
+        assert!(filter.colours().len() < 1000 && filter.colours().ends_with("\x1b[48;2;1;2;999m"));
     }
 
     #[test]

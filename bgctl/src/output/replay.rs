@@ -1,6 +1,6 @@
 //! Output that is shown on a terminal after it was written, maybe on another one. What would make this terminal answer,
 //! into the shell's command line, or leave it in another mode, is left out, and so is the screen of a full-screen
-//! program. Other readers get every byte.
+//! program. After each part the colours are off, whatever ends this process next. Other readers get every byte.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal as _};
@@ -8,8 +8,12 @@ use std::os::fd::AsFd;
 
 use bgd_shared::request::OutputResult;
 
-use crate::output::filter::{TextFilter, attempt_starts};
+use crate::output::filter::{NO_COLOUR, TextFilter, attempt_starts};
 use crate::remark::report;
+use crate::render::list_format::is_dumb;
+
+/// What is said once, if something is left out.
+const LEFT_OUT: &str = "the screen of a full-screen program is left out; a pipe or a file gets every byte";
 
 /// The filter for a terminal.
 pub struct Replay {
@@ -22,7 +26,7 @@ impl Replay {
     /// Returns the filter for this output; `None` if it is no terminal.
     pub fn onto(output: &impl AsFd) -> Option<Self> {
         let is_terminal = output.as_fd().is_terminal();
-        is_terminal.then(|| Self { filter: TextFilter::with_redrawn_lines(), is_reported: false })
+        is_terminal.then(|| Self { filter: begun(), is_reported: false })
     }
 
     /// Returns the filter for standard output; `None` if that is no terminal.
@@ -32,14 +36,20 @@ impl Replay {
 
     /// Starts anew after a gap: what was left out may have left the screen of a full-screen program.
     pub fn restart(&mut self) {
-        self.filter = TextFilter::with_redrawn_lines();
+        self.filter = begun();
     }
 
     /// Returns what to show of the next bytes of a task's output, which are at this offset; attempts start at these.
     pub fn push_at(&mut self, offset: u64, bytes: &[u8], starts: &[u64]) -> String {
-        let text = self.filter.push_at(offset, bytes, starts);
+        let text = self.coloured(|filter| filter.push_at(offset, bytes, starts));
         self.report_left_out();
         text
+    }
+
+    /// Returns what to show of the next bytes of an output without a terminal, and what to say of what is left out.
+    pub fn push(&mut self, bytes: &[u8]) -> (String, Option<&'static str>) {
+        let text = self.coloured(|filter| filter.push(bytes));
+        (text, self.left_out())
     }
 
     /// Follows a part of the output that was requested from `from` on; what is shown begins at `end`. Returns where the
@@ -61,23 +71,41 @@ impl Replay {
         Some(part.next).filter(|next| *next < end)
     }
 
-    fn push(&mut self, bytes: &[u8]) -> String {
-        let text = self.filter.push(bytes);
-        self.report_left_out();
-        text
+    /// Switches on the colours of the part before, passes on a part, and switches them off.
+    fn coloured(&mut self, pass: impl FnOnce(&mut TextFilter) -> String) -> String {
+        let before = self.filter.colours();
+        let text = pass(&mut self.filter);
+        if text.is_empty() {
+            return text;
+        }
+        let after = if self.filter.colours().is_empty() { "" } else { NO_COLOUR };
+        before + &text + after
+    }
+
+    fn left_out(&mut self) -> Option<&'static str> {
+        (self.filter.has_left_out() && !std::mem::replace(&mut self.is_reported, true)).then_some(LEFT_OUT)
     }
 
     fn report_left_out(&mut self) {
-        if self.filter.has_left_out() && !std::mem::replace(&mut self.is_reported, true) {
-            report("the screen of a full-screen program is left out; a pipe or a file gets every byte");
+        if let Some(words) = self.left_out() {
+            report(words);
         }
     }
+}
+
+/// Returns a filter for this terminal at the beginning of an output.
+fn begun() -> TextFilter {
+    if is_dumb() { TextFilter::with_text_only() } else { TextFilter::with_redrawn_lines() }
 }
 
 /// Returns the bytes to write.
 pub fn shown<'a>(replay: &mut Option<Replay>, bytes: &'a [u8]) -> Cow<'a, [u8]> {
     match replay {
-        Some(replay) => replay.push(bytes).into_bytes().into(),
+        Some(replay) => {
+            let (text, left_out) = replay.push(bytes);
+            left_out.into_iter().for_each(report);
+            text.into_bytes().into()
+        }
         None => bytes.into(),
     }
 }
@@ -113,6 +141,18 @@ mod tests {
             assert_eq!(place, (!is_last).then_some(507));
             assert!(!replay.filter.is_alternate(), "{place:?}");
         }
+    }
+
+    #[test]
+    fn r142_colours_are_off_after_each_part_and_on_again_in_the_next() {
+        let mut replay = replay();
+        let mut push = |bytes: &[u8]| replay.push(bytes).0;
+        assert_eq!(push(b"plain"), "plain");
+        assert_eq!(push(b"\x1b[31mred"), "\x1b[31mred\x1b[m");
+        assert_eq!(push(b"\x1b[?25l"), "", "nothing is shown");
+        assert_eq!(push(b" bold\x1b[1m"), "\x1b[31m bold\x1b[1m\x1b[m");
+        assert_eq!(push(b"both\x1b[m"), "\x1b[31m\x1b[1mboth\x1b[0m");
+        assert_eq!(push(b"plain"), "plain");
     }
 
     #[test]

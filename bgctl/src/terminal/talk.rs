@@ -1,7 +1,8 @@
 //! Shows a task without a terminal, such as an agent in the foreground: its text is copied to standard output as it is
 //! written, until the task ends or is left.
 //!
-//! Typed input is discarded, except for the key. Ctrl-C remains a signal, which cancels the task unless this process is
+//! A terminal gets text and colours only: what else a job writes, it does not write for this terminal, which would be
+//! left in another mode. Typed input is discarded, except for the key. Ctrl-C remains a signal, which cancels the task unless this process is
 //! only attached to it.
 
 mod heard;
@@ -23,6 +24,7 @@ use super::sink::Sink;
 use super::turn::{Ready, Wants};
 use super::view::{self, DAEMON_ENDED, View};
 use crate::failure::Failure;
+use crate::output::replay::Replay;
 use crate::render::clean_lines;
 
 /// The signals handled here.
@@ -44,6 +46,8 @@ pub struct TextView<'a> {
     /// connection.
     news: PolledClient,
     scanner: KeyScanner,
+    /// Leaves out what a terminal must not get; `None` if standard output is none.
+    replay: Option<Replay>,
     /// The call in flight for the next part of the text, and whether it was made after the task had ended.
     asked: Option<(u64, bool)>,
     /// Offset of the next text to request.
@@ -84,6 +88,7 @@ impl<'a> TextView<'a> {
     /// A system call fails, or a connection is broken.
     pub fn begin(subject: Subject<'a>, news: Client) -> Result<Self, Failure> {
         let out = Sink::open()?;
+        let replay = Replay::onto(&out);
         let mut news = PolledClient::from(news);
         news.call::<EventsSubscribe>(&subscription(subject.task))?;
         let key = subject.key;
@@ -97,6 +102,7 @@ impl<'a> TextView<'a> {
             news,
             scanner: KeyScanner::new(job.key),
             job,
+            replay,
             asked: None,
             next: 0,
             // Set by the answer to the subscription.

@@ -3,6 +3,7 @@
 mod attach;
 mod ends;
 mod key;
+mod own;
 mod shell;
 mod streams;
 mod terminal;

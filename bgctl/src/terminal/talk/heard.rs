@@ -1,5 +1,7 @@
 //! Handles the daemon's messages about a shown task without a terminal.
 
+use std::io;
+
 use bgd_shared::client::{ClientError, Protocol, Received};
 use bgd_shared::error::ErrorKind;
 use bgd_shared::event::News;
@@ -85,13 +87,14 @@ impl TextView<'_> {
         // The daemon answers from the end of a file that has become shorter.
         if offset < self.next {
             self.note(&format!("bgctl: {TRUNCATED}\n"));
+            self.restart();
             (self.next, self.has_more) = (0, true);
             return Ok(());
         }
         let is_new = next > self.next;
         self.note_dropped(offset - self.next);
         let bytes = encoding.decode(data).map_err(Failure::unreadable_output)?;
-        if let Err(error) = self.job.out.show(&bytes) {
+        if let Err(error) = self.show(&bytes) {
             self.job.lose_output(error);
             return Ok(());
         }
@@ -106,9 +109,28 @@ impl TextView<'_> {
         Ok(())
     }
 
+    /// Shows a part of the text.
+    fn show(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Some(replay) = &mut self.replay else { return self.job.out.show(bytes) };
+        let (text, left_out) = replay.push(bytes);
+        self.job.out.show(text.as_bytes())?;
+        if let Some(words) = left_out {
+            self.note(&format!("bgctl: {words}\n"));
+        }
+        Ok(())
+    }
+
+    /// Notes that the next part does not follow the last one.
+    fn restart(&mut self) {
+        if let Some(replay) = &mut self.replay {
+            replay.restart();
+        }
+    }
+
     /// Shows amid the text that this many bytes are missing here, if any.
     fn note_dropped(&mut self, bytes: u64) {
         if bytes > 0 {
+            self.restart();
             self.note(&format!("bgctl: {}\n", dropped_here(bytes)));
         }
     }

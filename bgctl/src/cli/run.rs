@@ -32,10 +32,12 @@ with it, are dropped.
 
 Otherwise, or with --direct, the job gets bgctl's own standard input, output and error, \
 and the signals sent to bgctl; SIGTERM and SIGHUP reach all of its processes. There is no \
-key, bgctl reads no input, and `bgctl output` has no output of the job. Such a job has no /dev/tty, so a program that reads a password \
-from there needs --key none instead. If standard input is a terminal, a job that was \
-started in the background of the shell gets no input; one that was moved there later, \
-with Ctrl-Z and `bg`, still reads the terminal.
+key, bgctl reads no input, and `bgctl output` has no output of the job. Ctrl-Z stops it, \
+but not a program that reads Ctrl-Z as a key and stops itself, such as vim: run that \
+without --direct. Such a job has no /dev/tty, so a program that reads a password from \
+there needs --key none instead. If standard input is a terminal, a job that was started \
+in the background of the shell gets no input; one that was moved there later, with \
+Ctrl-Z and `bg`, still reads the terminal.
 
 If the terminal closes or bgctl ends before the job is moved to the background, the job \
 and all its processes get SIGHUP, and SIGKILL after the grace period.
@@ -123,14 +125,16 @@ size is used. All show the same screen; in a wider terminal, lines still end whe
 narrowest one does. Each attempt of a task (--retry, --restart) has a terminal of its own: \
 the next one is shown when it begins. A paused task stays paused until `bgctl continue`.
 
-For a task without a terminal, its output is shown from the start; the same key detaches, \
-and so does Ctrl-C, which is not sent to the task. If standard output is not a terminal, \
-or with --json, the output is followed and the exit code is 0, as with `bgctl output -f`, \
+For a task without a terminal, its output is shown from the start, as text and colours; \
+the same key detaches, and so does Ctrl-C, which is not sent to the task. If standard \
+output is not a terminal, or one that can't move its cursor (TERM is unset or `dumb`), or \
+with --json, the output is followed and the exit code is 0, as with `bgctl output -f`, \
 also if the task has already ended.
 
 EXIT CODES on a terminal:
     0  detached by the key
-   65  the task does not run: it has ended, or has not started
+   65  the task does not run: it has ended, or has not started; or its
+       terminal is the one that attach runs in, or shows that one
   128 + the signal that ended bgctl; the task keeps running
   as `bgctl run`, if the task ended meanwhile; SIGINT, as of Ctrl-C, ends
   bgctl too")]

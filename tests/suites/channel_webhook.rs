@@ -5,7 +5,7 @@ use std::thread;
 
 use bgd_shared::id::TaskId;
 use bgd_shared::notice::{Notice, NoticeKind, Part};
-use bgd_shared::request::SubmitParams;
+use bgd_shared::request::{ChannelStatus, SubmitParams};
 use bgd_tests::hooks::{ClosedPort, HookServer, Reply, Request};
 use bgd_tests::upgrades::upgrade;
 use bgd_tests::{TestDaemon, wait};
@@ -341,7 +341,21 @@ fn notices_queued_before_reload_go_to_old_server() {
     new.release(1);
     wait_for_notice(&new, run_for(&daemon, "hook", &["true"]));
     wait::poll_until("the end of its queue", || (daemon.channel("hook").queued == 0).then_some(()));
-    // A channel that is gone from the configuration is no longer listed, and gets no notices.
+    // A channel that is gone from the configuration gets no notices, and is listed because it has lost one.
+    daemon.write_config("");
+    daemon.run(&["daemon", "reload"]).success();
+    let channels = daemon.status().channels;
+    let [gone] = &channels[..] else { panic!("{channels:?}") };
+    assert_eq!((&*gone.name, &*gone.kind, gone.queued, gone.dropped), ("hook", "gone", 0, 1));
+    assert!(daemon.run(&["daemon", "status"]).success().stdout_text().contains("hook (gone): "));
+}
+
+#[test]
+fn r51_removed_channel_without_losses_is_no_longer_listed() {
+    let server = HookServer::start();
+    let daemon = daemon(hook("hook", &server.url("/"), ""));
+    wait_for_notice(&server, run_for(&daemon, "hook", &["true"]));
+    wait::poll_until("the end of its queue", || (daemon.channel("hook").queued == 0).then_some(()));
     daemon.write_config("");
     daemon.run(&["daemon", "reload"]).success();
     assert!(daemon.status().channels.is_empty());
@@ -397,8 +411,10 @@ fn r122_notices_of_removed_channel_are_not_retried() {
     daemon.write_config("");
     daemon.run(&["daemon", "reload"]).success();
 
-    wait::poll_until("the end of its notices", || {
-        daemon.status().channels.iter().all(|channel| channel.name != "gone").then_some(())
+    let is_over = |channel: &ChannelStatus| channel.kind == "gone" && channel.queued == 0;
+    let failed = wait::poll_until("the end of its notices", || {
+        Some(daemon.channel("gone")).filter(is_over).map(|channel| channel.failed)
     });
     upgrade(&daemon);
+    assert_eq!(daemon.channel("gone").failed, failed, "they are still known to be lost");
 }

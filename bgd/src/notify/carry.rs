@@ -86,6 +86,7 @@ impl Notifier {
             thread: _,
             holds: _,
             gone: _,
+            removed: _,
             token_files: _,
             held_since: _,
             standstill: _,

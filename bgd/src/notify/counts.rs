@@ -96,6 +96,16 @@ impl Counts {
         self.queued.load(Ordering::Relaxed)
     }
 
+    /// Returns the number of notices that were lost.
+    pub fn lost(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed) + self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Reports whether the counts of a channel matter that is no longer configured: notices wait, or were lost.
+    pub fn matter(&self) -> bool {
+        self.waiting() > 0 || self.lost() > 0
+    }
+
     /// Returns the number of notices that take up room in the queue.
     pub fn in_queue(&self) -> u64 {
         self.waiting().saturating_sub(self.held.load(Ordering::Relaxed))

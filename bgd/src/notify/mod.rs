@@ -20,6 +20,7 @@ mod one_at_a_time;
 mod orders;
 mod outcomes;
 mod progress;
+mod removed;
 mod secrets;
 mod tty;
 mod typing;
@@ -46,6 +47,7 @@ pub use self::exec::ExecProgram;
 use self::orders::{Before, ChannelEvent, Frozen, Order, Served, ThreadOrder, TypingOrder};
 use self::outcomes::RateLimiter;
 pub use self::outcomes::{Outcomes, PendingReport};
+use self::removed::RemovedChannels;
 pub use self::tty::terminal_of;
 pub use self::undelivered::Undelivered;
 use self::waiting::{Changed, Entry, Waiting};
@@ -93,6 +95,7 @@ pub struct Notifier {
     former: Vec<mpsc::UnboundedSender<ChannelEvent>>,
     /// By channel name, so that the counters survive changes of the channel.
     counts: BTreeMap<Arc<str>, Arc<Counts>>,
+    removed: RemovedChannels,
     typing: HashMap<TaskId, TypingTurn>,
     /// The undelivered notices.
     waiting: Waiting,
@@ -131,6 +134,7 @@ impl Notifier {
             queues: BTreeMap::new(),
             former: Vec::new(),
             counts: BTreeMap::new(),
+            removed: RemovedChannels::default(),
             typing: HashMap::new(),
             waiting: Waiting::default(),
             unread: HashMap::new(),
@@ -191,7 +195,7 @@ impl Notifier {
         let has_left =
             |queue: &&Queue| self.counts.get(&queue.channel.name).is_some_and(|counts| has_lines(counts));
         let left: Vec<_> = removed.values().filter(is_tty).filter(has_left).collect();
-        self.counts.retain(|name, counts| channels.get(name).is_some() || counts.waiting() > 0);
+        self.unreported += self.removed.update(&mut self.counts, |name| channels.get(name).is_some());
         self.gone.retain(|_, gone| gone.receiver_count() > 0);
         for (name, gone) in &self.gone {
             gone.send_replace(channels.get(name).is_none());
@@ -487,7 +491,7 @@ impl Notifier {
     }
 
     /// Returns the status of the configured channels, of built-in channels that were used or are the default, and of
-    /// removed channels with waiting notices.
+    /// removed channels with waiting or lost notices.
     pub fn status(&self) -> Vec<ChannelStatus> {
         let none = Counts::default();
         let known = self.channels.iter().filter_map(|channel| match self.counts.get(&channel.name) {
@@ -495,10 +499,8 @@ impl Notifier {
             None if self.channels.is_unset(&channel.name) => None,
             None => Some(none.status(&channel.name, channel.kind.as_str())),
         });
-        let gone = self
-            .counts
-            .iter()
-            .filter(|(name, counts)| self.channels.get(name).is_none() && counts.waiting() > 0);
+        let gone =
+            self.counts.iter().filter(|(name, counts)| self.channels.get(name).is_none() && counts.matter());
         known.chain(gone.map(|(name, counts)| counts.status(name, "gone"))).collect()
     }
 
@@ -509,7 +511,8 @@ impl Notifier {
         self.channels.iter().filter_map(program).collect()
     }
 
-    /// Returns the number of runs whose end was reported on no channel.
+    /// Returns the number of runs whose end was reported on no channel, and of notices that were lost by channels that
+    /// were removed too long ago to be listed.
     pub fn unreported(&self) -> u64 {
         self.unreported
     }

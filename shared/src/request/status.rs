@@ -80,9 +80,11 @@ pub struct DaemonStatus {
     /// `default_deliver_to` in the configuration; missing if it is not set, or if the daemon is older than this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_deliver_to: Option<Vec<String>>,
-    /// Channels that are configured, are the first of `default_deliver_to`, or have had notices.
+    /// Channels that are configured, are the first of `default_deliver_to`, or have had notices; of those that were
+    /// removed, the ones with queued notices, and the last 64 that have lost some.
     pub channels: Vec<ChannelStatus>,
-    /// Ended runs without a notification, because the task had no channel, or a channel that is not configured.
+    /// Ended runs without a notification, because the task had no channel, or a channel that is not configured; and
+    /// notices lost by channels that were removed so long ago that `channels` omits them.
     #[serde(rename = "untold")]
     pub undelivered: u64,
     /// Problems that need attention, such as a full disk.
@@ -176,7 +178,7 @@ pub struct ChannelStatus {
     /// Name of the channel.
     pub name: String,
     /// Type: `exec`, `webhook`, `telegram`, `discord`, `slack`, `desktop`, `tty` or `inbox`; `gone` if it is no
-    /// longer configured but still has queued notices.
+    /// longer configured but still has queued notices or has lost some.
     pub kind: String,
     /// Notices queued or being sent.
     pub queued: u64,
@@ -207,9 +209,12 @@ pub struct ChannelStatus {
 
 impl ChannelStatus {
     /// Reports whether its latest notification failed, as far as is known: older daemons do not say which was the
-    /// latest. Always false for `tty`, which covers many terminals: an error of one proves nothing about the others.
+    /// latest. Always false for `tty`, which covers many terminals: an error of one proves nothing about the others, and
+    /// for `gone`, which gets no others.
     pub fn is_failing(&self) -> bool {
-        self.kind != "tty" && self.last_error.is_some() && (self.failing || self.sent == 0)
+        !["tty", "gone"].contains(&&*self.kind)
+            && self.last_error.is_some()
+            && (self.failing || self.sent == 0)
     }
 }
 

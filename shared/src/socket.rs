@@ -2,6 +2,7 @@
 //!
 //! Client and daemon apply the same rules, so that neither talks to an impostor.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -28,8 +29,8 @@ pub enum SocketError {
     #[error("the socket path {} has {} bytes, at most {PATH_BYTES} fit; set BGD_SOCKET to a shorter one", .0.display(), .0.as_os_str().len())]
     PathTooLong(PathBuf),
     /// A relative path would name a different socket in each folder.
-    #[error("the socket path {} is not absolute: begin it with a slash, in --socket or BGD_SOCKET", .0.display())]
-    NotAbsolute(PathBuf),
+    #[error("{0}")]
+    NotAbsolute(RelativePath),
     /// The folder is a symbolic link, which another user may have placed.
     #[error("{} is a symbolic link; remove it, or set BGD_SOCKET to a path in a folder of your own", .0.display())]
     Link(PathBuf),
@@ -75,6 +76,29 @@ pub enum SocketError {
     },
 }
 
+/// A path that should be absolute, and where it is from.
+#[derive(Debug)]
+pub struct RelativePath {
+    path: PathBuf,
+    /// The variable that names it; `None` if it is a socket's path that the user has chosen.
+    variable: Option<&'static str>,
+}
+
+impl fmt::Display for RelativePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match self.variable {
+            Some(name) => {
+                write!(f, "{name} is {path}, which is not absolute: begin it with a slash, or unset it")
+            }
+            None => write!(
+                f,
+                "the socket path {path} is not absolute: begin it with a slash, in --socket or BGD_SOCKET"
+            ),
+        }
+    }
+}
+
 impl SocketPath {
     /// Returns `$BGD_SOCKET`, else `$XDG_RUNTIME_DIR/bgd/bgd.sock`, else `/tmp/bgd-<uid>/bgd.sock`. An empty variable
     /// counts as unset.
@@ -99,8 +123,15 @@ impl SocketPath {
     /// # Errors
     /// The path is too long, or not absolute.
     pub fn of(socket: Option<PathBuf>, runtime: Option<PathBuf>) -> Option<Result<Self, SocketError>> {
-        let path = socket.or_else(|| runtime.map(|runtime| runtime.join("bgd/bgd.sock")))?;
-        Some(Self::new(path))
+        if let Some(path) = socket {
+            return Some(Self::new(path));
+        }
+        let runtime = runtime?;
+        if !runtime.is_absolute() {
+            let variable = Some("XDG_RUNTIME_DIR");
+            return Some(Err(SocketError::NotAbsolute(RelativePath { path: runtime, variable })));
+        }
+        Some(Self::new(runtime.join("bgd/bgd.sock")))
     }
 
     /// Checks a path given by the user.
@@ -110,7 +141,7 @@ impl SocketPath {
     pub fn new(path: impl Into<PathBuf>) -> Result<Self, SocketError> {
         let path = path.into();
         if !path.is_absolute() || path.file_name().is_none() {
-            return Err(SocketError::NotAbsolute(path));
+            return Err(SocketError::NotAbsolute(RelativePath { path, variable: None }));
         }
         if path.as_os_str().len() > PATH_BYTES {
             return Err(SocketError::PathTooLong(path));
@@ -200,6 +231,16 @@ mod tests {
         let long = format!("/{}", "x".repeat(107));
         assert!(matches!(SocketPath::new(long), Err(SocketError::PathTooLong(_))));
         assert!(SocketPath::new(format!("/{}", "x".repeat(106))).is_ok());
+    }
+
+    #[test]
+    fn error_about_a_relative_path_names_its_variable() {
+        let said = |socket: Option<&str>, runtime: &str| {
+            SocketPath::of(socket.map(PathBuf::from), Some(runtime.into())).unwrap().unwrap_err().to_string()
+        };
+        assert!(said(None, "rel").starts_with("XDG_RUNTIME_DIR is rel, which is not absolute: "));
+        assert!(said(Some("s"), "rel").ends_with(" in --socket or BGD_SOCKET"));
+        assert!(SocketPath::of(Some("/s".into()), Some("rel".into())).unwrap().is_ok(), "it is not used");
     }
 
     #[test]

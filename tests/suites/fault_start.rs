@@ -155,6 +155,44 @@ fn configuration_behind_a_dangling_link_is_not_taken_for_none() {
     home.run(&["daemon", "start"]).success();
 }
 
+#[test]
+fn bgd_reports_a_full_standard_output() {
+    for arg in ["--help", "--version"] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = Command::new(bgd_path()).arg(arg).stdin(Stdio::null()).stdout(full).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(70), "{said}");
+        assert!(said.contains("can't write to standard output"), "{said}");
+    }
+}
+
+#[test]
+fn unknown_log_level_is_reported_by_check_and_in_the_log() {
+    let daemon = TestDaemon::builder().env("BGD_LOG", "debgu").start();
+    let what = "BGD_LOG is \"debgu\", which is no log level: use error, warn, info, debug or trace";
+    wait::for_line(&daemon.state_dir().join("bgd.log"), "which is no log level");
+    let mut check = Command::new(bgd_path());
+    let check = Outcome::of(check.arg("--check").env_clear().envs(daemon.environment())).success();
+    assert!(check.stderr.contains(what), "{}", check.stderr);
+}
+
+#[test]
+fn configuration_in_the_home_of_another_user_comes_with_advice_as_root() {
+    must_be_root();
+    let programs = Programs::copy();
+    let home = tempfile::tempdir().unwrap();
+    let refused = as_user(unused_uid(), || {
+        let mut command = Command::new(programs.path().join("bgd"));
+        Outcome::of(command.arg("--check").env_clear().env("HOME", home.path()).current_dir("/"))
+            .expect_code(78)
+    });
+    assert!(
+        refused.stderr.contains("set HOME or XDG_CONFIG_HOME to a folder of your own"),
+        "{}",
+        refused.stderr
+    );
+}
+
 /// How a file is made, and what the refusal says of it.
 type Case<'a> = (&'a dyn Fn(&Path), &'a str);
 

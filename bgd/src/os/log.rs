@@ -38,8 +38,7 @@ impl Target {
 /// # Errors
 /// The log file can't be opened.
 pub fn start(target: Target, state: &Path) -> io::Result<()> {
-    let level =
-        std::env::var("BGD_LOG").ok().and_then(|level| level.parse().ok()).unwrap_or(LevelFilter::INFO);
+    let (level, unknown) = level(chosen_level().as_deref());
     let log = tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_target(false);
     // By default, a failed log write is reported on standard error; if that fails as well, it panics. A failing log
     // must not end the daemon.
@@ -48,7 +47,36 @@ pub fn start(target: Target, state: &Path) -> io::Result<()> {
         Target::Stderr => log.without_time().with_writer(|| Clean(io::stderr())).init(),
         Target::File => log.with_writer(Mutex::new(Clean(BoundedLog::open(state.join(FILE))?))).init(),
     }
+    if let Some(unknown) = unknown {
+        tracing::warn!("{unknown}");
+    }
     Ok(())
+}
+
+/// Returns what is wrong with the log level that the user has chosen, if anything.
+pub fn level_warning() -> Option<String> {
+    level(chosen_level().as_deref()).1
+}
+
+fn chosen_level() -> Option<String> {
+    let chosen = std::env::var_os("BGD_LOG").filter(|level| !level.is_empty());
+    chosen.map(|level| level.to_string_lossy().into_owned())
+}
+
+/// Returns a level, and what is wrong with the chosen one if it is not that.
+fn level(chosen: Option<&str>) -> (LevelFilter, Option<String>) {
+    match chosen.map(str::parse::<LevelFilter>) {
+        None => (LevelFilter::INFO, None),
+        Some(Ok(level)) => (level, None),
+        Some(Err(_)) => {
+            let chosen = chosen.unwrap_or_default();
+            let what = format!(
+                "BGD_LOG is {chosen:?}, which is no log level: use error, warn, info, debug or trace; until then \
+                 it is info"
+            );
+            (LevelFilter::INFO, Some(what))
+        }
+    }
 }
 
 /// Writes each event as one line without effect on a terminal: events quote text from anywhere, which must not look
@@ -128,6 +156,18 @@ mod tests {
         let mut log = Clean(Vec::new());
         log.write_all("a=\x1b[2J\u{9b}b \u{202e}c\nERROR forged\n".as_bytes()).unwrap();
         assert_eq!(String::from_utf8(log.0).unwrap(), "a=\u{fffd}[2J\u{fffd}b \u{fffd}c ERROR forged\n");
+    }
+
+    #[test]
+    fn unknown_log_level_is_info_and_reported_with_the_known_ones() {
+        assert_eq!(level(None), (LevelFilter::INFO, None));
+        assert_eq!(level(Some("debug")), (LevelFilter::DEBUG, None));
+        assert_eq!(level(Some("ERROR")), (LevelFilter::ERROR, None));
+        for other in ["verbose", "debgu", " "] {
+            let (level, said) = level(Some(other));
+            assert_eq!(level, LevelFilter::INFO);
+            assert!(said.unwrap().contains("error, warn, info, debug or trace"), "{other}");
+        }
     }
 
     #[test]

@@ -46,10 +46,17 @@ pub(super) fn print_error(message: &str) {
     let _ = writeln!(io::stderr(), "bgd: {}", lines(&plain(message)));
 }
 
-/// Converts an I/O error of a startup step to a failure.
+/// What to do when a thread or process can't be started.
+const TOO_MANY: &str = "; end some of your processes, or raise `ulimit -u`";
+
+/// Converts an I/O error of a startup step to a failure, which says what to do if no more threads or processes are
+/// allowed.
 pub(super) fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> Failure {
     let what = what.into();
-    move |error| Failure::new(UNAVAILABLE, format!("{what}: {error}"))
+    move |error| {
+        let advice = if error.kind() == io::ErrorKind::WouldBlock { TOO_MANY } else { "" };
+        Failure::new(UNAVAILABLE, format!("{what}: {error}{advice}"))
+    }
 }
 
 /// Converts an error of the state folder to a failure that says what to set if another folder helps, as for a home that
@@ -63,5 +70,17 @@ pub(super) fn state_unusable(state: &Path) -> impl Fn(io::Error) -> Failure {
             Some(_) | None => "",
         };
         Failure::new(UNAVAILABLE, format!("the state folder {}: {error}{advice}", state.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thread_that_is_not_allowed_comes_with_advice() {
+        let said = |number| failed("cannot start threads")(io::Error::from_raw_os_error(number)).message;
+        assert!(said(libc::EAGAIN).ends_with("; end some of your processes, or raise `ulimit -u`"));
+        assert!(!said(libc::ENOMEM).contains("ulimit"));
     }
 }

@@ -68,7 +68,10 @@ pub fn main() -> ExitCode {
         return keeper::process::main();
     }
     signals::block_child();
-    let args = Args::parse();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return printed(&error),
+    };
     if args.probe_kernel {
         return probe::main();
     }
@@ -106,6 +109,19 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// Prints the help, the version, or what is wrong with the arguments.
+fn printed(text: &clap::Error) -> ExitCode {
+    let written = text.print().and_then(|()| io::stdout().flush());
+    match written {
+        // A pager that closed early is not an error.
+        Err(error) if text.exit_code() == 0 && error.kind() != io::ErrorKind::BrokenPipe => {
+            print_error(&format!("can't write to standard output: {error}"));
+            ExitCode::from(70)
+        }
+        Ok(()) | Err(_) => ExitCode::from(u8::try_from(text.exit_code()).unwrap_or(2)),
+    }
+}
+
 /// Environments, prompts and tokens pass through this memory: no other program of the user may read it, and none
 /// of it may end up in a core dump. Child processes are not affected.
 fn keep_memory_to_itself() {
@@ -123,11 +139,21 @@ fn keep_files_to_itself() {
 /// Checks the configuration and reports its errors.
 fn check(args: &Args) -> ExitCode {
     match configuration(args) {
-        Ok(_) => ExitCode::SUCCESS,
+        Ok(_) => {
+            warn_of_log_level();
+            ExitCode::SUCCESS
+        }
         Err(failure) => {
             print_error(&failure.message);
             ExitCode::from(failure.code)
         }
+    }
+}
+
+/// Reports an invalid log level on standard error. The log says it as well.
+fn warn_of_log_level() {
+    if let Some(warning) = log::level_warning() {
+        print_error(&warning);
     }
 }
 
@@ -149,6 +175,9 @@ fn socket_of(args: &Args) -> Result<SocketPath, Failure> {
 fn start(args: &Args, ready: &mut Ready) -> Result<(), Failure> {
     let socket = socket_of(args)?;
     let (config, config_path) = configuration(args)?;
+    if args.log_target() == log::Target::File {
+        warn_of_log_level();
+    }
     descriptors::check_limit().map_err(|why| Failure::new(UNAVAILABLE, why))?;
     socket.prepare_folder()?;
     let Some(lock) = take_lock(&socket.beside("lock"))? else {

@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use bgd_shared::quote::quoted;
+
 use crate::files::{data_home, home};
 
 /// A manual page.
@@ -84,12 +86,20 @@ pub fn folder(program: Option<&Path>) -> Option<PathBuf> {
 
 /// Returns the line for a shell's start-up file that makes `man` also look in this folder.
 pub fn line_for(manuals: &Path) -> String {
-    format!("export MANPATH=\"{}:\"", manuals.display())
+    let mut path = manuals.as_os_str().to_owned();
+    path.push(":");
+    format!("export MANPATH={}", quoted(path.as_encoded_bytes()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn r170_line_for_man_is_quoted_for_a_shell() {
+        assert_eq!(line_for(Path::new("/h/share/man")), "export MANPATH=/h/share/man:");
+        assert_eq!(line_for(Path::new("/my $HOME/\"man")), "export MANPATH='/my $HOME/\"man:'");
+    }
 
     #[test]
     fn r170_each_man_page_is_identified_by_its_title() {

@@ -430,7 +430,7 @@ fn r168_shell_setup_is_checked_and_hints_fix_it() {
         let found = check(&before, "shell", name);
         assert!(found["state"] == "note" && found["hint"].is_string(), "{found}");
     }
-    assert_eq!(check(&before, "shell", "bgctl")["hint"], format!("export PATH=\"{programs}:$PATH\""));
+    assert_eq!(check(&before, "shell", "bgctl")["hint"], format!("export PATH={programs}:\"$PATH\""));
     // Follow its hints.
     let line = |name: &str| {
         let hint = check(&before, "shell", name)["hint"].as_str().unwrap().to_owned();

@@ -133,7 +133,7 @@ fn r170_pages_go_to_user_data_folder_with_manpath_hint() {
     let mut install = Command::new(programs.path().join("bgctl"));
     let outcome = Outcome::of(install.args(["man", "install"]).env_clear().env("HOME", home.home()));
     let folder = home.home().join(".local/share/man");
-    let line = format!("  export MANPATH=\"{}:\"", folder.display());
+    let line = format!("  export MANPATH={}:", folder.display());
     assert!(outcome.success().stdout_text().lines().any(|written| written == line));
     let value = format!("{}:", folder.display());
     let mut man = Command::new("man");
@@ -163,7 +163,7 @@ fn r168_doctor_reports_installed_pages_that_man_does_not_find() {
     let folder = home.home().join(".local/share/man").display().to_string();
     let unseen = manual("");
     assert!(unseen["found"].as_str().unwrap().contains(&folder), "{unseen}");
-    assert_eq!(unseen["hint"], format!("export MANPATH=\"{folder}:\""));
+    assert_eq!(unseen["hint"], format!("export MANPATH={folder}:"));
     assert_eq!(manual(&format!("{folder}:"))["state"], "ok");
 }
 

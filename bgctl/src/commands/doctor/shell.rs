@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use bgd_shared::quote::quoted;
 use bgd_shared::small_file;
 
 use crate::cli::ShellName;
@@ -39,7 +40,7 @@ fn in_path() -> Check {
     let own = std::env::current_exe().ok();
     let folder = own.as_deref().and_then(Path::parent).unwrap_or(Path::new("/usr/local/bin"));
     Check::note(PART, "bgctl", "is in no folder of PATH, so completions and the key do not work")
-        .hint(format!("export PATH=\"{}:$PATH\"", folder.display()))
+        .hint(format!("export PATH={}:\"$PATH\"", quoted(folder.as_os_str().as_encoded_bytes())))
 }
 
 fn pages() -> Check {

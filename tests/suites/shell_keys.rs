@@ -206,7 +206,9 @@ fn r169_run_key_completion_and_prompt_work_in_nushell() {
     let mut command = Command::new("tmux");
     command.args(["-f", "tmux.conf", "-S"]).arg(&socket).args(["new-session", &words]);
     command.envs(tmux.get_envs().filter_map(|(name, value)| Some((name, value?)))).current_dir(daemon.home());
-    command.env("SHELL", "/bin/sh");
+    // The key finds the shell without it.
+    let programs = bgctl_path().parent().unwrap().display().to_string();
+    command.env("SHELL", "/bin/sh").env("PATH", format!("{programs}:/usr/bin:/bin"));
     tmux.env_clear();
     let mut terminal = Terminal::open(&command);
     terminal.wait_text("nu>");

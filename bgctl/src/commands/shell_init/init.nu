@@ -5,7 +5,8 @@ def __bgctl_run_line [] {
     if ($line | str trim | is-empty) or ($line | str trim --left | str starts-with "bgctl ") {
         commandline edit --replace --accept $line
     } else {
-        commandline edit --replace --accept $"bgctl run -- nu -c ($line | to json)"
+        let shell = if (which nu | is-empty) { $nu.current-exe | to json } else { "nu" }
+        commandline edit --replace --accept $"bgctl run -- ($shell) -c ($line | to json)"
     }
 }
 if $nu.is-interactive {

@@ -60,6 +60,8 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use bgd_shared::quote::quoted;
+
 use crate::context::Context;
 use crate::exit::Code;
 pub use crate::failure::Failure;
@@ -184,7 +186,10 @@ fn usage(error: &clap::Error, json: bool) -> Code {
             Ok(()) | Err(_) => Code::OK,
         };
     }
-    if json {
+    if error.kind() == clap::error::ErrorKind::InvalidUtf8 {
+        let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+        no_text(&args).print(json);
+    } else if json {
         // Clap continues with usage and advice for people; its first paragraph states the error.
         let text = error.to_string();
         let text = text.strip_prefix("error: ").unwrap_or(&text);
@@ -203,6 +208,19 @@ fn usage(error: &clap::Error, json: bool) -> Code {
     Code::USAGE
 }
 
+/// Creates the failure for an argument that is not UTF-8, which clap does not name. Some others need not be text, such
+/// as paths and the words of a command.
+fn no_text(args: &[OsString]) -> Failure {
+    let options = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
+    let invalid = |args: &[OsString]| -> Vec<String> {
+        args.iter().filter(|arg| arg.to_str().is_none()).map(|arg| quoted(arg.as_encoded_bytes())).collect()
+    };
+    let found = Some(invalid(&args[..options])).filter(|found| !found.is_empty());
+    let found = found.unwrap_or_else(|| invalid(args));
+    let which = if found.len() > 1 { "one of these arguments" } else { "this argument" };
+    Failure::usage(format!("{which} is not valid UTF-8: {}", found.join(" "))).hint("see `bgctl VERB --help`")
+}
+
 /// Returns whether `--json` is among the options, so that even usage errors are reported as JSON.
 fn asks_for_json(args: &[OsString]) -> bool {
     args.iter().skip(1).take_while(|arg| *arg != OsStr::new("--")).any(|arg| arg == OsStr::new("--json"))
@@ -210,7 +228,21 @@ fn asks_for_json(args: &[OsString]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt as _;
+
     use super::*;
+
+    #[test]
+    fn argument_that_is_no_text_is_named() {
+        let said = |args: &[&[u8]]| {
+            let args: Vec<OsString> = args.iter().map(|arg| OsString::from_vec(arg.to_vec())).collect();
+            no_text(&args).message
+        };
+        assert_eq!(said(&[&b"status"[..], b"d\xff"]), r"this argument is not valid UTF-8: $'d\377'");
+        assert!(said(&[&b"status"[..], b"d\xff", b"--", b"\xfe"]).ends_with(r": $'d\377'"));
+        assert!(said(&[&b"status"[..], b"--", b"\xfe"]).ends_with(r": $'\376'"));
+        assert!(said(&[&b"a\xff"[..], b"b\xff"]).starts_with("one of these arguments"));
+    }
 
     #[test]
     fn json_after_double_dash_belongs_to_the_job() {

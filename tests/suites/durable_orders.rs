@@ -8,7 +8,9 @@ use std::thread;
 
 use bgd_tests::shared::event::EventKind;
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::request::{CancelParams, SelectParams, TaskCancel, TaskContinue, TaskPause};
+use bgd_tests::shared::request::{
+    CancelParams, SelectParams, SignalParams, TaskCancel, TaskContinue, TaskPause, TaskSignal,
+};
 use bgd_tests::shared::task::Status;
 use bgd_tests::{Process, TestDaemon, wait};
 use rustix::process::Signal;
@@ -73,8 +75,12 @@ fn r126_continue_cut_by_kill_is_completed_by_next_daemon() {
     let held = daemon.submitted(&["--hold", "--", "true"]);
     daemon.kill9();
     daemon.launch();
-    daemon.client().call::<TaskContinue>(&selected).expect("it has nothing to do");
+    // Carried out after what the daemon itself has ordered, and ignored.
+    let ignored = SignalParams { id: tasks[0].into(), signal: "WINCH".to_owned(), tree: true };
+    daemon.client().call::<TaskSignal>(&ignored).expect("it runs");
     assert_eq!(stopped(&daemon), BTreeSet::from([one.pid()]));
+    daemon.client().call::<TaskContinue>(&selected).expect("it continues");
+    wait::poll_until("it goes on", || stopped(&daemon).is_empty().then_some(()));
     daemon.cancel(&[&tasks[..], &[held]].concat());
 }
 

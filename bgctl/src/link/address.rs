@@ -13,7 +13,8 @@ use super::children::Carriers;
 use super::host::Host;
 use super::lost::{NO_DAEMON, named};
 use super::programs;
-use super::ssh::{self, Bridge, Dial, Dialling, REFUSED, shared_folder};
+use super::ssh::{self, Bridge, Dial, Dialling, shared_folder};
+use super::ssh_failure::REFUSED;
 use crate::failure::Failure;
 
 /// Where the daemon is.

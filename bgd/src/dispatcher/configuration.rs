@@ -77,7 +77,7 @@ impl Dispatcher {
         let there: BTreeSet<Arc<str>> = self.core.groups().into_iter().map(|group| group.name).collect();
         let is_same = |(name, settings): &(&Arc<str>, &GroupSettings)| before.get(*name) == Some(*settings);
         let kept = groups.iter().filter(is_same).map(|(name, _)| name);
-        kept.filter(|name| !there.contains(*name)).map(|name| name.to_string()).collect()
+        kept.filter(|name| !there.contains(*name)).map(ToString::to_string).collect()
     }
 
     /// Logs how many finished tasks the limits of the history are about to clear, and returns the number: what they had

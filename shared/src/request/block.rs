@@ -127,6 +127,7 @@ impl ClearedTasks {
         self.add(Self { tasks, not_completed: tasks });
     }
 
+    /// Adds the tasks of another batch.
     pub fn add(&mut self, other: Self) {
         self.tasks = self.tasks.saturating_add(other.tasks);
         self.not_completed = self.not_completed.saturating_add(other.not_completed);

@@ -46,6 +46,7 @@ mod durable_full;
 mod durable_groups;
 mod durable_handed;
 mod durable_held_up;
+mod durable_history;
 mod durable_input;
 mod durable_kernel;
 mod durable_kills;

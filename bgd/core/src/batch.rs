@@ -137,6 +137,21 @@ impl Batches {
         staged.chain(self.entering.iter().map(|entering| entering.bytes)).sum::<usize>() + self.key_bytes
     }
 
+    /// Returns the number of places and the memory, in bytes, reserved for the tasks of incomplete batches.
+    pub fn incomplete(&self) -> (usize, usize) {
+        let staged = self.staged.values();
+        staged.fold((0, 0), |(tasks, bytes), staged| (tasks + staged.items.len(), bytes + staged.bytes))
+    }
+
+    /// Returns the memory of the keys of the batches that go with their last task, in bytes: those that have as many
+    /// tasks as are cleared.
+    pub fn keys_without(&self, cleared: &BTreeMap<TaskId, u64>) -> usize {
+        let enters = |id: &TaskId| self.entering.iter().any(|entering| entering.batch == *id);
+        let goes = |id: &TaskId, batch: &Batch| cleared.get(id) == Some(&batch.members) && !enters(id);
+        let gone = self.known.iter().filter(|(id, batch)| goes(id, batch));
+        gone.filter_map(|(_, batch)| batch.key.as_ref()).map(|key| key.held()).sum()
+    }
+
     /// Adds a batch to those that have tasks.
     pub fn insert(&mut self, id: TaskId, batch: Batch) {
         self.key_bytes += batch.key.as_ref().map_or(0, |key| key.held());

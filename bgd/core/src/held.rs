@@ -243,8 +243,15 @@ impl Shared {
 #[derive(Clone, Debug, Default)]
 pub struct SharedBytes {
     bytes: usize,
-    /// The number of holders of each value, by address.
-    holders: HashMap<usize, usize>,
+    /// The values with the numbers of their holders, by address.
+    holders: HashMap<usize, Holders>,
+}
+
+/// How many hold a value, and its cost in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Holders {
+    count: usize,
+    bytes: usize,
 }
 
 impl SharedBytes {
@@ -259,9 +266,9 @@ impl SharedBytes {
 
     /// Counts one more holder.
     pub fn hold(&mut self, shared: Shared) {
-        let holders = self.holders.entry(shared.at).or_default();
-        *holders += 1;
-        if *holders == 1 {
+        let holders = self.holders.entry(shared.at).or_insert(Holders { count: 0, bytes: shared.bytes });
+        holders.count += 1;
+        if holders.count == 1 {
             self.bytes += shared.bytes;
         }
     }
@@ -269,11 +276,21 @@ impl SharedBytes {
     /// Uncounts a holder.
     pub fn release(&mut self, shared: Shared) {
         let Some(holders) = self.holders.get_mut(&shared.at) else { return };
-        *holders -= 1;
-        if *holders == 0 {
+        holders.count -= 1;
+        if holders.count == 0 {
             self.holders.remove(&shared.at);
             self.bytes = self.bytes.saturating_sub(shared.bytes);
         }
+    }
+
+    /// Returns the cost of the values that nothing else among `all` holds, without those that stay. In bytes.
+    pub fn alone(&self, all: &Self, stays: &HashSet<Shared>) -> usize {
+        let is_alone = |at: &usize, holders: &Holders| {
+            all.holders.get(at).is_some_and(|all| all.count == holders.count)
+                && !stays.contains(&Shared { at: *at, bytes: holders.bytes })
+        };
+        let alone = self.holders.iter().filter(|(at, holders)| is_alone(at, holders));
+        alone.map(|(_, holders)| holders.bytes).sum()
     }
 }
 
@@ -303,6 +320,11 @@ impl Held {
     /// Returns the total.
     pub fn bytes(&self) -> usize {
         self.own + self.shared.total()
+    }
+
+    /// Returns the values that tasks hold.
+    pub fn shared(&self) -> &SharedBytes {
+        &self.shared
     }
 
     /// Returns by how much adding these tasks would raise the total.

@@ -1,7 +1,7 @@
 //! How long a durable daemon keeps finished tasks and their outputs (R129): those that ended longest ago go first.
 //! Their age is measured by the wall clock, because that clock advances while no daemon runs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use bgd_shared::id::TaskId;
 use bgd_shared::time::Timestamp;
@@ -272,13 +272,33 @@ impl History {
         Some(self.ended.first()?.0.plus_ms(self.limits?.age_ms))
     }
 
+    /// Returns the finished tasks, those that ended first first.
+    pub fn tasks(&self) -> impl Iterator<Item = Ordinal> {
+        self.ended.iter().map(|(_, ordinal)| *ordinal)
+    }
+
+    pub fn len(&self) -> usize {
+        self.ended.len()
+    }
+
+    /// Returns the memory of the finished tasks, in bytes. Others may hold a part of it, too.
+    pub fn held(&self) -> usize {
+        self.memory.saturating_add(self.shared.total())
+    }
+
+    /// Returns by how many bytes `all` tasks need less memory without these, except those with the unshared cost `own`
+    /// and the values in `stays`.
+    pub fn freed(&self, all: &SharedBytes, own: usize, stays: &HashSet<Shared>) -> usize {
+        self.memory.saturating_sub(own).saturating_add(self.shared.alone(all, stays))
+    }
+
     /// Reports whether a limit other than the age is exceeded.
     pub fn is_too_large(&self) -> bool {
         self.limits.is_some_and(|limits| self.exceeds(limits))
     }
 
     fn exceeds(&self, limits: HistoryLimits) -> bool {
-        let (count, memory) = (self.ended.len(), self.memory.saturating_add(self.shared.total()));
+        let (count, memory) = (self.ended.len(), self.held());
         count > limits.tasks || count > 1 && (self.bytes > limits.bytes || memory > limits.memory)
     }
 

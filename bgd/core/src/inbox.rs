@@ -86,6 +86,9 @@ pub struct Inboxes {
     /// The items that a client has reserved, with that client: others do not get them.
     #[serde(default)]
     reserved: BTreeMap<u64, u64>,
+    /// The most memory of all items, in bytes; `None` for no limit besides those on items and texts.
+    #[serde(default)]
+    most: Option<usize>,
     /// The changes since [`Inboxes::take_touched`]; `None` unless changes are persisted.
     #[serde(skip)]
     touched: Option<TouchedInboxes>,
@@ -116,9 +119,17 @@ pub struct InboxCounts {
 }
 
 impl Inboxes {
-    /// Starts recording which items and losses are added or removed.
+    /// Starts recording which items and losses are added or removed. Restored items beyond a limit lowered since are
+    /// only dropped now, so that this is recorded.
     pub fn track(&mut self) {
         self.touched = Some(TouchedInboxes::default());
+        self.trim();
+    }
+
+    /// Limits the memory of all items, in bytes, and drops the excess, the oldest first. The newest is always kept.
+    pub fn limit(&mut self, most: Option<usize>) {
+        self.most = most;
+        self.trim();
     }
 
     /// Returns the items and losses added or removed since the last call.
@@ -166,10 +177,12 @@ impl Inboxes {
             (inbox.lost, inbox.lost_upto) = (lost, number);
             self.losses.insert(number, session);
         }
+        let most = self.most.take();
         for (number, session, notice) in items {
             self.last = number.saturating_sub(1);
             self.add(&session, notice, usize::MAX);
         }
+        self.most = most;
         self.last = self.last.max(counts.last);
         self.lost += counts.lost;
     }
@@ -194,11 +207,20 @@ impl Inboxes {
         for _ in limit.max(1)..inbox.items.len() {
             self.drop_oldest(session);
         }
-        while self.items.len() > INBOXES_ITEMS || self.bytes > INBOXES_BYTES && self.items.len() > 1 {
+        self.trim();
+        self.end_all(over)
+    }
+
+    /// Drops the oldest items beyond the limits on all inboxes.
+    fn trim(&mut self) {
+        while self.items.len() > INBOXES_ITEMS || self.items.len() > 1 && self.is_too_large() {
             let Some(oldest) = self.items.values().next().cloned() else { break };
             self.drop_oldest(&oldest);
         }
-        self.end_all(over)
+    }
+
+    fn is_too_large(&self) -> bool {
+        self.bytes > INBOXES_BYTES || self.most.is_some_and(|most| self.held() > most)
     }
 
     /// Removes these waits. Returns them, oldest first.

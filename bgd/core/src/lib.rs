@@ -36,6 +36,7 @@ mod queue;
 mod queue_place;
 mod registry;
 mod rlimits;
+mod room;
 pub mod sharing;
 mod task;
 mod time;

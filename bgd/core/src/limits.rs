@@ -10,9 +10,10 @@ pub struct CoreLimits {
     /// Tasks that run at once, at least 1. Further ones wait, except those that must not (foreground jobs, resumes,
     /// handed-over processes): these count too, but start even above the limit.
     pub max_concurrent_tasks: usize,
-    /// Tasks kept, including finished ones.
+    /// Tasks kept, including finished ones. With `history`, these give way to new ones.
     pub tasks: usize,
-    /// Memory of tasks and inboxes, in bytes. A request that would exceed it is refused.
+    /// Memory of tasks and inboxes, in bytes. A request that would exceed it is refused, unless finished tasks can give
+    /// way to it.
     pub memory: usize,
     /// Bytes of environments kept so that tasks can be submitted again.
     pub environments: usize,

@@ -1,5 +1,7 @@
 //! All tasks, with indexes that keep the cost of each lookup independent of their number.
 
+mod clearable;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 

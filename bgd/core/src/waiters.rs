@@ -224,6 +224,14 @@ impl Waiters {
         self.cleared.held
     }
 
+    /// Returns how many more bytes [`Self::held`] would be if these tasks were cleared now.
+    pub fn held_more_without<'a>(&self, cleared: impl Fn(Ordinal) -> Option<&'a Task>) -> usize {
+        let keeps = |waiter: &&Waiter| waiter.to.is_some() && waiter.then.shows_tasks();
+        let tasks = self.by_id.values().filter(keeps).flat_map(|waiter| &waiter.tasks);
+        let kept: BTreeSet<Ordinal> = tasks.map(|(ordinal, _)| *ordinal).collect();
+        kept.into_iter().filter_map(cleared).map(cleared_bytes).sum()
+    }
+
     /// Adds a waiter, which must not be over yet.
     pub fn insert(&mut self, waiter: Waiter) -> WaiterId {
         self.last += 1;

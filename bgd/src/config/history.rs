@@ -25,8 +25,7 @@ impl Default for History {
 
 impl History {
     /// Returns the limits that the core enforces, for a daemon that keeps at most `tasks` tasks in `memory` bytes. A
-    /// quarter of both, at least one task, is left for unfinished tasks, so that a long history never prevents a new
-    /// task. Only of a single task, the result stays until it is cleared.
+    /// quarter of both, at least one task, is left for unfinished tasks. If these need more, the history gives way.
     pub(super) fn limits(&self, tasks: usize, memory: usize) -> HistoryLimits {
         let of = |all: usize| all - all.div_ceil(4);
         HistoryLimits {

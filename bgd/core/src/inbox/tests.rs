@@ -213,6 +213,33 @@ fn r55_total_text_size_of_all_inboxes_is_bounded() {
     assert_eq!((inboxes.items.len(), numbers(&inboxes, "d")), (1, vec![5]), "the newest is always kept");
 }
 
+#[test]
+fn r129_total_memory_of_all_inboxes_can_be_limited() {
+    let (mut inboxes, news) = (Inboxes::default(), notice(1000));
+    inboxes.limit(Some(10_000));
+    for number in 0..100 {
+        inboxes.add(&["a", "b"][number % 2].into(), news.clone(), 1000);
+        assert!(inboxes.held() <= 10_000);
+    }
+    let kept = 10_000 / (1000 + ITEM_BYTES);
+    assert_eq!(
+        (inboxes.items.len(), inboxes.counts().lost),
+        (kept, 100 - kept as u64),
+        "the oldest are lost"
+    );
+    inboxes.limit(Some(1));
+    assert_eq!(numbers(&inboxes, "b"), [100], "the newest is always kept");
+    // Restored items are only dropped once this is recorded.
+    let mut restored = Inboxes::default();
+    restored.limit(Some(1));
+    let items = [1, 2, 3].map(|number| (number, "a".into(), news.clone()));
+    restored.fill(&InboxCounts { last: 3, lost: 0 }, items, []);
+    assert_eq!(numbers(&restored, "a"), [1, 2, 3]);
+    restored.track();
+    assert_eq!((numbers(&restored, "a"), restored.counts().lost), (vec![3], 2));
+    assert_eq!(restored.take_touched().items, [1, 2].into());
+}
+
 /// Would not finish in time if every item required a search through all of them.
 #[test]
 fn inbox_handles_100000_items_and_10000_waits() {

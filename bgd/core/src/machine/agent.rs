@@ -17,6 +17,7 @@ use crate::control::Control;
 use crate::effect::{Begin, CoreError, Reply};
 use crate::held::{settings_bytes, text_bytes};
 use crate::input::Refusal;
+use crate::room::{GivesWay, Stays};
 use crate::task::{Failure, Finished, Lingering, Ordinal, Outcome, Resuming, State, StopReason, Task, Work};
 use crate::time::{Now, RunTime};
 use crate::waiters::Until;
@@ -52,8 +53,9 @@ impl Core {
         } else {
             Arc::new(settings.over(&agent.settings))
         };
-        self.check_memory(text_bytes(&prompt) + settings_bytes(&settings))?;
+        self.check_memory(text_bytes(&prompt) + settings_bytes(&settings), &Stays::of([ordinal]))?;
         let (env, session) = (agent.env.clone(), Some(session));
+        self.give_way(GivesWay::TO_TEXTS);
         self.leave_removed_group(ordinal);
         let begin = Begin::Prompt {
             env,

@@ -18,6 +18,7 @@ use crate::held::{argv_bytes, env_bytes};
 use crate::input::{BatchItem, BatchLimits, Command, Part, PlanRequest, Selection};
 use crate::plan::{DependencyStatus, PLAIN, Plan};
 use crate::registry::CANDIDATES;
+use crate::room::{GivesWay, Stays};
 use crate::task::{Ordinal, Outcome, SIGTERM, Spec, StopReason, Task, Work};
 use crate::time::Now;
 
@@ -124,11 +125,14 @@ impl Core {
         staged.bytes += items.iter().map(|item| staged.each + argv_bytes(&item.argv)).sum::<usize>();
         let ids: Vec<TaskId> = items.iter().map(|item| item.id).collect();
         staged.items.extend(items);
-        let (wanted, room) = (staged.items.len(), self.room());
+        // If there is no such plan any more, the last part reports why.
+        let plan = self.batch_plan(now, staged.batch, &staged.common.plan).ok();
+        let stays = Stays::of(plan.iter().flat_map(|plan| plan.needed()));
+        let (wanted, room) = (staged.items.len(), self.room(&stays));
         if wanted > room {
             return Err(CoreError::Order(OrderError::LargeBatch { wanted, room }));
         }
-        self.check_memory(staged.bytes)?;
+        self.check_memory(staged.bytes, &stays)?;
         if more {
             self.reply(Some(to), Reply::Many { batch: staged.batch, ids });
             self.batches.staged.insert(to.client, staged);
@@ -159,6 +163,7 @@ impl Core {
         if let Some(jobs) = limits.jobs {
             self.queue.limit_batch(batch, jobs);
         }
+        self.give_way(GivesWay::TO_TASKS);
         self.await_entry(entering);
         Ok(())
     }

@@ -22,6 +22,7 @@ use crate::limits::CoreLimits;
 use crate::plan::Plan;
 use crate::queue::Standing;
 use crate::registry::SeenValues;
+use crate::room::GivesWay;
 use crate::sharing::KeptEnv;
 use crate::task::{
     Failure, Finished, Lingering, Ordinal, Outcome, SIGKILL, SIGTERM, Snapshot, State, StopOrder, Task,
@@ -194,6 +195,7 @@ impl Core {
             core.written_entering.insert(left.batch);
             core.batches.known.entry(left.batch).or_default();
             core.await_entry(left);
+            core.give_way(GivesWay::TO_TASKS);
         }
         core.drop_former_groups();
         core

@@ -15,6 +15,7 @@ mod ready;
 mod requests;
 mod rerun;
 mod retry;
+mod room;
 mod schedule;
 mod stop;
 mod wait;
@@ -42,10 +43,15 @@ use super::plan::{DependencyStatus, NotBefore};
 use super::query::{ListQuery, Page};
 use super::queue::{Queue, Standing, Starts};
 use super::registry::Registry;
+use super::room::GivesWay;
 use super::sharing::KeptEnv;
 use super::task::{Ordinal, Snapshot, State, Task, Work};
 use super::time::{Mono, Now};
 use super::waiters::{Postponed, WaiterId, Waiters};
+
+/// The part of the memory that inboxes may use where finished tasks give way to new ones: one in this many. Otherwise,
+/// unread items could keep all new tasks out.
+const INBOXES_SHARE: usize = 2;
 
 /// The owner of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -87,6 +93,9 @@ pub struct Core {
     /// Whether pending tasks may not start for now.
     #[serde(default)]
     holds_starts: bool,
+    /// Whether the history has to give way to a request.
+    #[serde(default)]
+    gives_way: GivesWay,
     /// State changes of tasks in this step whose dependents are still to be judged.
     #[serde(skip)]
     became: VecDeque<(Ordinal, DependencyStatus)>,
@@ -142,6 +151,7 @@ impl Core {
             last_notice: 0,
             phase: Phase::Open,
             holds_starts: false,
+            gives_way: GivesWay::default(),
             became: VecDeque::new(),
             failed_batches: Vec::new(),
             postponed: Vec::new(),
@@ -279,8 +289,7 @@ impl Core {
 
     /// Reports whether work was put off so as not to delay other inputs. [`Input::Continue`] does the next part of it.
     pub fn has_more(&self) -> bool {
-        let is_too_large = self.phase == Phase::Open && self.registry.history().is_too_large();
-        !self.batches.entering.is_empty() || is_too_large
+        !self.batches.entering.is_empty() || self.has_too_much_history()
     }
 
     /// Returns the number of the latest event.
@@ -404,6 +413,7 @@ impl Core {
 
     fn configure(&mut self, limits: CoreLimits, mut groups: BTreeMap<Arc<str>, GroupSettings>) {
         self.limits = limits;
+        self.inboxes.limit(limits.history.map(|_| limits.memory / INBOXES_SHARE));
         self.registry.limit_kept_envs(limits.environments);
         if self.registry.history().limits() != limits.history {
             self.registry.limit_history(limits.history);

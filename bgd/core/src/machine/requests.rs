@@ -18,6 +18,7 @@ use crate::effect::{CoreError, Reply};
 use crate::input::{Cancel, Command, LeavePolicy, Request, Selection};
 use crate::plan::{Attempt, Plan};
 use crate::queue::Standing;
+use crate::room::{GivesWay, Stays};
 use crate::task::{Finished, Lingering, Ordinal, Outcome, SIGTERM, Spec, State, StopReason, Task, Work};
 use crate::time::Now;
 use crate::waiters::{Block, Until, WaitAction};
@@ -163,12 +164,15 @@ impl Core {
         }
         let Command { id, spec, env, prompt, key, foreground: _, plan } = command;
         let plan = self.plan_of(now, plan)?;
-        if self.room() == 0 {
+        let mut stays = Stays::of(plan.iter().flat_map(|plan| plan.needed()));
+        if self.room(&stays) == 0 {
             return Err(CoreError::Full(self.limits.tasks));
         }
         let env = self.registry.share_env(env);
         let task = self.new_task(now, NewTask { id, spec, env, prompt, key, client, plan });
-        self.check_memory(self.registry.held_more_with([&task]))?;
+        stays.extend_with(&task);
+        self.check_memory(self.registry.held_more_with([&task]), &stays)?;
+        self.give_way(GivesWay::TO_TASKS);
         Ok(self.add(task))
     }
 
@@ -201,22 +205,6 @@ impl Core {
             self.foreground.insert((client, ordinal));
         }
         ordinal
-    }
-
-    /// Returns how many more tasks fit.
-    pub(super) fn room(&self) -> usize {
-        let there = self.registry.len() + self.batches.reserved_tasks();
-        self.limits.tasks.saturating_sub(there)
-    }
-
-    /// Refuses this many more bytes if they exceed the limit on memory.
-    pub(super) fn check_memory(&self, more: usize) -> Result<(), CoreError> {
-        let (held, limit) = (self.held(), self.limits.memory);
-        if held.saturating_add(more) > limit {
-            let inboxes = self.inboxes.held();
-            return Err(CoreError::FullMemory { held, inboxes, more, limit });
-        }
-        Ok(())
     }
 
     fn retrieve(&mut self, now: Now, to: ReplyTo, id: &TaskRef, complete: bool) -> Result<(), CoreError> {

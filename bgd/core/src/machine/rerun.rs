@@ -17,6 +17,7 @@ use crate::effect::{CoreError, OrderError, Reply, Unrepeatable};
 use crate::held::conditions_bytes;
 use crate::input::{Rerun, Selection};
 use crate::plan::{Dependency, Plan, Repetition};
+use crate::room::{GivesWay, Stays};
 use crate::task::{Ordinal, Outcome, Spec, StopReason, Task, Work};
 use crate::time::Now;
 
@@ -66,7 +67,8 @@ impl Core {
         if tasks.len() > RERUNS {
             return Err(CoreError::Order(OrderError::TooManyReruns(tasks.len())));
         }
-        if tasks.len() > self.room() {
+        let mut stays = Stays::default();
+        if tasks.len() > self.room(&stays) {
             return Err(CoreError::Full(self.limits.tasks));
         }
         let mut ids = Ids { seed: TaskId::from_u128(rerun.seed), last: 0 };
@@ -85,14 +87,30 @@ impl Core {
         }
         // The tasks get their conditions only when all of them exist.
         let conditions = repeated.iter().map(|one| conditions_bytes(one.after.len()));
-        let tasks = self.registry.held_more_with(repeated.iter().map(|one| &one.new));
-        self.check_memory(tasks + conditions.sum::<usize>())?;
+        let more = self.registry.held_more_with(repeated.iter().map(|one| &one.new));
+        for one in &repeated {
+            stays.extend_with(&one.new);
+            stays.extend(one.after.iter().filter_map(|tie| self.needed_for(tie)));
+        }
+        if repeated.len() > self.room(&stays) {
+            return Err(CoreError::Full(self.limits.tasks));
+        }
+        self.check_memory(more + conditions.sum::<usize>(), &stays)?;
+        self.give_way(GivesWay::TO_TASKS);
         for (old, new) in batches {
             self.repeat_batch(old, new);
         }
         let pairs = self.add_repeated(now, repeated);
         self.reply(Some(to), Reply::Rerun(pairs));
         Ok(())
+    }
+
+    /// Returns the task that a condition refers to, if it exists already.
+    fn needed_for(&self, tie: &Tie) -> Option<Ordinal> {
+        match tie {
+            Tie::Awaited(after) => self.registry.find(&after.id).ok(),
+            Tie::Met(dependency) => Some(dependency.ordinal),
+        }
     }
 
     /// Returns the result of an earlier rerun with this key, oldest first: pairs of new and old id.

@@ -18,6 +18,7 @@ use crate::group::{GroupSettings, GroupState};
 use crate::input::{Edit, PlanRequest, Selection, StartTime};
 use crate::plan::{Dependency, HeldBy, NotBefore, PLAIN, Plan, Repetition};
 use crate::queue::GroupSlots;
+use crate::room::{GivesWay, Stays};
 use crate::task::{Ordinal, State, Task};
 use crate::time::Now;
 
@@ -172,6 +173,7 @@ impl Core {
         }
         let ties_anew = edit.after.is_some();
         let plan = self.edited(now, ordinal, task, edit)?;
+        self.give_way_to_plan(ordinal, &plan);
         if ties_anew {
             self.unwatch_dependencies(ordinal);
         }
@@ -203,6 +205,7 @@ impl Core {
             return Err(CoreError::Order(OrderError::GivenAway(task.id)));
         }
         let plan = self.edited(now, ordinal, task, edit)?;
+        self.give_way_to_plan(ordinal, &plan);
         self.replan(ordinal, |known| *known = plan);
         if let Some(priority) = priority {
             // A refused one is the task's priority only if it was ordered again since then.
@@ -257,9 +260,17 @@ impl Core {
         }
         let more = plan.own_bytes().saturating_sub(before.own_bytes());
         if more > 0 {
-            self.check_memory(more)?;
+            self.check_memory(more, &Stays::of(plan.needed()))?;
         }
         Ok(plan)
+    }
+
+    /// Lets the history give way to a task's new plan, if that needs more memory than the one before.
+    fn give_way_to_plan(&mut self, ordinal: Ordinal, plan: &Plan) {
+        let is_longer = |task: &Task| plan.own_bytes() > task.plan().own_bytes();
+        if self.registry.get(ordinal).is_some_and(is_longer) {
+            self.give_way(GivesWay::TO_TEXTS);
+        }
     }
 
     /// Drops the earliest start of a pending task, as that time has come.

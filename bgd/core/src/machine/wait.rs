@@ -11,7 +11,6 @@ use bgd_shared::request::{BlockMode, BlockUntil};
 use super::{Core, Phase, Timer, commands};
 use crate::caller::ReplyTo;
 use crate::effect::{CoreError, OrderError, Reply};
-use crate::history::History;
 use crate::input::Selection;
 use crate::limits::CoreLimits;
 use crate::queue::Standing;
@@ -280,7 +279,7 @@ impl Core {
     }
 
     /// Removes a task. Returns whether it was still there.
-    fn remove(&mut self, now: Now, ordinal: Ordinal) -> bool {
+    pub(super) fn remove(&mut self, now: Now, ordinal: Ordinal) -> bool {
         let Some(mut snapshot) = self.snapshot(ordinal) else { return false };
         // Waiters that keep the snapshot must not keep its environment.
         snapshot.drop_env();
@@ -296,17 +295,5 @@ impl Core {
     /// Counts the finished tasks that these limits of the history remove from now on. None without limits.
     pub fn history_excess(&self, now: Now, limits: &CoreLimits) -> usize {
         limits.history.map_or(0, |limits| self.registry.history_excess(limits, now.wall))
-    }
-
-    /// Removes finished tasks beyond the limits of the history (R129), some in each step.
-    pub(super) fn forget_old(&mut self, now: Now) {
-        let mut left = History::at_once();
-        while left > 0
-            && self.phase == Phase::Open
-            && let Some(ordinal) = self.registry.history().next(now.wall)
-        {
-            self.remove(now, ordinal);
-            left -= 1;
-        }
     }
 }

@@ -17,6 +17,7 @@ mod rules_notices;
 mod rules_order;
 mod rules_ready;
 mod rules_rerun;
+mod rules_room;
 mod rules_settings;
 mod rules_waits;
 mod sim;

@@ -71,8 +71,8 @@ impl Model {
         }
         staged.bytes += part.items.iter().map(|item| staged.each + bytes(item)).sum::<usize>();
         staged.items.extend(part.items.iter().cloned());
-        let others: usize = self.staged.values().map(Staged::len).sum();
-        let (wanted, room) = (staged.items.len(), self.limits.tasks.saturating_sub(self.live.len() + others));
+        let after = self.order_of(now, &staged.common.plan).map(|order| order.after).unwrap_or_default();
+        let (wanted, room) = (staged.items.len(), self.room(&after));
         if wanted > room {
             return Err(CoreError::Order(OrderError::LargeBatch { wanted, room }));
         }
@@ -90,6 +90,7 @@ impl Model {
     fn add_batch(&mut self, now: Now, staged: &Staged) -> Result<(), CoreError> {
         let mut order = self.order_of(now, &staged.common.plan)?;
         order.batch = Some(staged.batch);
+        self.gives_way = true;
         let batch = Batch { limits: staged.limits, failed: 0, stopped: false };
         self.batches.insert(staged.batch, batch);
         for BatchItem { id, argv } in &staged.items {

@@ -45,7 +45,8 @@ impl Model {
         if self.closing {
             return Err(CoreError::ShuttingDown);
         }
-        self.room_for(&Command { key: None, ..command.clone() }, 0)?;
+        self.room_for(&Command { key: None, ..command.clone() }, &[])?;
+        self.gives_way = true;
         let id = command.id;
         let limit_at = command.spec.time_limit_ms.map(|limit| now.mono.plus_ms(limit).0);
         let (phase, left) = (Phase::Running, true);

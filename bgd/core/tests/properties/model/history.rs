@@ -3,6 +3,8 @@
 use bgd_core::{HistoryLimits, Now};
 use bgd_shared::id::TaskId;
 
+use super::batch::Staged;
+use super::order::Wait;
 use super::{Known, Model, Phase, number};
 
 impl Model {
@@ -42,6 +44,7 @@ impl Model {
 
     /// Removes tasks that are too old, and then the oldest until the rest fits. A single task always fits.
     pub(super) fn forget_old(&mut self, now: Now) {
+        let gives_way = std::mem::take(&mut self.gives_way);
         let Some(limits) = self.limits.history.filter(|_| !self.closing) else { return };
         let finished = self.finished();
         let (old, young): (Vec<TaskId>, Vec<TaskId>) =
@@ -59,7 +62,29 @@ impl Model {
             self.forgot = Some("too large to be kept");
         }
         self.remove(&gone);
+        if gives_way {
+            self.give_way();
+        }
         self.forget_batches();
+    }
+
+    /// Removes the oldest finished tasks until all others fit.
+    fn give_way(&mut self) {
+        let excess = self.live.len().saturating_sub(self.limits.tasks);
+        if excess > 0 {
+            let finished = self.finished();
+            self.remove(&finished[..excess.min(finished.len())]);
+            self.forgot = Some("too large to be kept");
+        }
+    }
+
+    /// Returns how many tasks that come after these fit once the history has given way.
+    pub(super) fn room(&self, after: &[Wait]) -> usize {
+        let is_free = |id: &TaskId| after.iter().all(|one| one.other != number(*id));
+        let gives_way = self.limits.history.is_some() && !self.closing;
+        let cleared = if gives_way { self.finished().into_iter().filter(is_free).count() } else { 0 };
+        let staged: usize = self.staged.values().map(Staged::len).sum();
+        (self.limits.tasks + cleared).saturating_sub(self.live.len() + staged)
     }
 
     /// Returns when the next task becomes too old.

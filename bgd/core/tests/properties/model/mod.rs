@@ -30,7 +30,7 @@ use agent::Chat;
 use batch::{Batch, Staged};
 use notices::Post;
 pub use order::Order;
-use order::{DependencyStatus, Groups};
+use order::{DependencyStatus, Groups, Wait};
 
 /// Cost of a text in addition to its bytes.
 const TEXT_BYTES: usize = 32;
@@ -275,6 +275,8 @@ pub struct Model {
     pub post: Post,
     /// Why finished tasks were removed in this step, as the name of a situation.
     pub forgot: Option<&'static str>,
+    /// Whether the history gives way to new tasks of this step.
+    gives_way: bool,
     /// State changes of tasks in this step, for their dependents.
     news: VecDeque<DependencyStatus>,
     expected: Expected,
@@ -308,6 +310,7 @@ impl Model {
             calls: Vec::new(),
             post: Post::default(),
             forgot: None,
+            gives_way: false,
             expected: Expected::default(),
         }
     }
@@ -345,10 +348,9 @@ impl Model {
         std::mem::take(&mut self.expected)
     }
 
-    /// Checks whether there is room for another task with this many dependencies.
-    fn room_for(&self, command: &Command, dependencies: usize) -> Result<(), CoreError> {
-        let staged: usize = self.staged.values().map(Staged::len).sum();
-        if self.live.len() + staged >= self.limits.tasks {
+    /// Checks whether there is room for another task that comes after these.
+    fn room_for(&self, command: &Command, after: &[Wait]) -> Result<(), CoreError> {
+        if self.room(after) == 0 {
             return Err(CoreError::Full(self.limits.tasks));
         }
         let settings = match &command.spec.work {
@@ -359,7 +361,7 @@ impl Model {
         let texts = labels.chain(settings).map(|text| TEXT_BYTES + text.len());
         let env = if self.envs.contains(&command.env) { 0 } else { env_bytes(&command.env) };
         let folder = if self.live.is_empty() { command.spec.shared_bytes() } else { 0 };
-        let plan = order::bytes(&command.plan, dependencies);
+        let plan = order::bytes(&command.plan, after.len());
         self.memory_for(command.spec.own_bytes() + texts.sum::<usize>() + plan + env + folder)
     }
 

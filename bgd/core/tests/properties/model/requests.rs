@@ -149,7 +149,8 @@ impl Model {
             return Ok(());
         }
         let order = self.order_of(now, &command.plan)?;
-        self.room_for(command, order.after.len())?;
+        self.room_for(command, &order.after)?;
+        self.gives_way = true;
         let client = command.foreground.then_some(to.client);
         let mut task = Known { order, ..Known::new(now, command, client) };
         if client.is_some() {

@@ -265,7 +265,8 @@ impl Sim {
                 let limits = CoreLimits {
                     max_concurrent_tasks: *max_concurrent_tasks,
                     tasks: *tasks,
-                    memory: *memory,
+                    // As in `kept_for`: finished tasks would give way to others.
+                    memory: if history.is_some() { 1 << 30 } else { *memory },
                     environments: 1 << 20,
                     grace_ms: *grace,
                     inbox_items: *inbox_items,

@@ -1,0 +1,71 @@
+//! Finished tasks of a durable daemon give way to new ones (R129).
+
+use std::fs;
+
+use bgd_tests::shared::event::EventKind;
+use bgd_tests::shared::id::TaskId;
+use bgd_tests::{Outcome, TestDaemon};
+
+/// Submits a batch of `count` tasks with a word of this many bytes each, in the given parent session.
+fn each(daemon: &TestDaemon, session: &str, count: usize, bytes: usize, options: &[&str]) -> Outcome {
+    let file = daemon.home().join("items");
+    let lines: Vec<String> = (0..count).map(|number| format!("{number:0bytes$}\n")).collect();
+    fs::write(&file, lines.concat()).unwrap();
+    let file = file.to_str().unwrap();
+    let args = [&["submit", "--each", file], options, &["--", "true"]].concat();
+    Outcome::of(daemon.bgctl(&args).env("BGD_SESSION", session))
+}
+
+/// Waits for the end of a batch's tasks.
+#[track_caller]
+fn block(daemon: &TestDaemon, submitted: Outcome) {
+    let batch = submitted.success().word::<TaskId>();
+    daemon.run(&["block", "--timeout", "none", &format!("@{batch}")]).success();
+}
+
+#[test]
+fn r129_long_history_and_unread_notices_keep_no_new_task_out() {
+    let mut daemon = TestDaemon::durable("[limits]\nmemory = \"1MiB\"");
+    // Together, these tasks and their notices need more than twice the memory.
+    for session in ["a", "b", "c", "d"] {
+        block(&daemon, each(&daemon, session, 60, 4000, &["--jobs", "20"]));
+    }
+    let submit = |daemon: &TestDaemon| {
+        Outcome::of(daemon.bgctl(&["submit", "--hold", "--", "true"]).env("BGD_SESSION", "last"))
+    };
+    for _ in 0..20 {
+        submit(&daemon).success();
+        let status = daemon.status();
+        assert!(status.held_bytes <= status.limits.memory, "{} bytes", status.held_bytes);
+    }
+    daemon.kill9();
+    daemon.launch();
+    submit(&daemon).success();
+    assert_eq!(daemon.status().summary.active(), 21);
+}
+
+#[test]
+fn r129_history_gives_way_to_batches_and_pending_tasks_up_to_the_limit() {
+    let mut daemon = TestDaemon::durable("[limits]\ntasks = 100");
+    for session in ["a", "b", "c"] {
+        block(&daemon, each(&daemon, session, 30, 1, &[]));
+    }
+    let ended = daemon.status().summary.total();
+    assert_eq!(ended, 75, "a quarter is left");
+    let refused = each(&daemon, "d", 101, 1, &["--hold"]).expect_code(70);
+    assert!(refused.stderr.contains("(limits.tasks)"), "{}", refused.stderr);
+    assert_eq!(daemon.status().summary.total(), ended, "a refused batch costs nothing");
+    let mut watch = daemon.watch();
+    each(&daemon, "d", 30, 1, &["--hold"]).success();
+    watch.until(|event| event.kind == EventKind::Cleared);
+    let summary = daemon.status().summary;
+    assert_eq!((summary.total(), summary.active()), (100, 30));
+    each(&daemon, "e", 69, 1, &["--hold"]).success();
+    daemon.run(&["submit", "--hold", "--", "true"]).success();
+    let refused = daemon.run(&["submit", "--hold", "--", "true"]).expect_code(70);
+    assert!(refused.stderr.contains("(limits.tasks)"), "{}", refused.stderr);
+    daemon.kill9();
+    daemon.launch();
+    let summary = daemon.status().summary;
+    assert_eq!((summary.total(), summary.active()), (100, 100), "what was cleared does not come back");
+}

@@ -388,7 +388,7 @@ fn failing_batch(daemon: &TestDaemon, tasks: usize) -> (TaskId, Vec<TaskId>) {
     nix::unistd::mkfifo(&daemon.home().join("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let script = "if [ $1 = $2 ]; then read x < fifo; exit; fi; head -c 600K /dev/zero; [ $1 != 1 ]";
     let (home, last) = (daemon.home().to_str().unwrap().to_owned(), tasks.to_string());
-    let items: String = (1..=tasks).map(|number| format!("{number}\n")).collect();
+    let items = (1..=tasks).map(|number| number.to_string()).collect::<Vec<_>>().join("\n");
     let words = ["--jobs", "1", "--cwd", &home, "--", "sh", "-c", script, "-", "{}", &last];
     let batch: TaskId = each(daemon, items.as_bytes(), &words).success().word();
     let ids: Vec<TaskId> = of_batch(daemon, batch).iter().map(|task| task.id).collect();

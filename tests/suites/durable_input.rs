@@ -38,6 +38,8 @@ fn reads(daemon: &TestDaemon, reader: PipeReader, line: &str, hold: bool) -> Tas
     let (shell, stdin) = (Some(line.into()), Some(Stdin::Fd));
     let params = SubmitParams { shell, stdin, hold, ..daemon.params() };
     let sent = daemon.client().call_with_fds::<TaskSubmit>(&params, &[reader.as_fd()]);
+    // Only the daemon still has it.
+    drop(reader);
     sent.expect("it is accepted").task.id
 }
 

@@ -114,7 +114,7 @@ fn r70_asyncio_example_loses_nothing_of_a_pipe_that_is_always_full() {
     const LINES: usize = 100_000;
     let daemon = TestDaemon::start();
     let job = format!("seq {LINES}");
-    let wanted: String = (1..=LINES).map(|number| format!("{number}\n")).collect();
+    let wanted = (1..=LINES).map(|number| number.to_string()).collect::<Vec<_>>().join("\n") + "\n";
     for _ in 0..3 {
         let [_, _, mut command, ..] = examples(&daemon, &real());
         let Output { status, stdout, stderr } = command.args(["20000", "sh", "-c", &job]).output().unwrap();

@@ -7,7 +7,6 @@ use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, PipeWriter, Read as _, Seek as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -16,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use bgd_shared::PROTOCOL;
 use bgd_shared::client::FIRST_ANSWER;
+use bgd_shared::owned;
 use bgd_shared::socket::SocketPath;
 use bgd_shared::ssh::{KEEP_ALIVE, PRINT_SETTINGS, can_be_control_path, needs_keep_alive, program};
 use bgd_shared::transport::Stream;
@@ -398,7 +398,7 @@ pub fn forget_shared(host: &Host, folder: Option<&Path>) {
 /// forever without being shared. `None` if there is no lock to be had, or not in time.
 fn turn(control: &Path, deadline: Instant) -> Option<Flock<File>> {
     let lock = control.with_extension("lock");
-    let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(lock).ok()?;
+    let file = owned::file(File::options().write(true), &lock, 0o600).ok()?;
     bounded::lock(file, time_left(deadline)).ok()?
 }
 

@@ -891,9 +891,7 @@ class BlockParams(TypedDict, total=False):
     """State to wait for, in place of the end that `mode` refers to. Default: `ended`."""
 
 
-class BlockResult(TypedDict):
-    """Result of `task.block`."""
-
+class _BlockResult(TypedDict):
     active: list[TaskId]
     """Ids of the tasks that have not ended."""
 
@@ -905,6 +903,15 @@ class BlockResult(TypedDict):
 
     timed_out: bool
     """Whether the call returned because of the timeout."""
+
+
+class BlockResult(_BlockResult, total=False):
+    """Result of `task.block`."""
+
+    cleared: ClearedTasks
+    """Only if `matching` names a batch and no `status`: the tasks of the batch that were gone when the
+    wait began, and are not among `tasks`. Missing if there are none.
+    """
 
 
 class CancelParams(TypedDict, total=False):
@@ -962,7 +969,7 @@ class _ChannelStatus(TypedDict):
 
     kind: str
     """Type: `exec`, `webhook`, `telegram`, `discord`, `slack`, `desktop`, `tty` or `inbox`; `gone` if
-    it is no longer configured but still has queued notices.
+    it is no longer configured but still has queued notices or has lost some.
     """
 
     name: str
@@ -1034,6 +1041,18 @@ class ClearResult(TypedDict):
     """Number of deleted tasks."""
 
 
+class ClearedTasks(TypedDict):
+    """Tasks of a batch that are gone: cleared by a call or by the limits of the history, or lost with
+    a damaged journal.
+    """
+
+    not_completed: int
+    """How many of them had not completed: they failed, were cancelled, or were lost."""
+
+    tasks: int
+    """How many tasks are gone."""
+
+
 class Cost(TypedDict):
     """Cost of a model's work."""
 
@@ -1051,7 +1070,9 @@ class _DaemonStatus(TypedDict):
     """Number of tasks that are `pending`, `running` or `resumed`."""
 
     channels: list[ChannelStatus]
-    """Channels that are configured, are the first of `default_deliver_to`, or have had notices."""
+    """Channels that are configured, are the first of `default_deliver_to`, or have had notices; of
+    those that were removed, the ones with queued notices, and the last 64 that have lost some.
+    """
 
     config: str
     """Path of the configuration file; it may not exist."""
@@ -1105,7 +1126,8 @@ class _DaemonStatus(TypedDict):
 
     untold: int
     """Ended runs without a notification, because the task had no channel, or a channel that is not
-    configured.
+    configured; and notices lost by channels that were removed so long ago that `channels` omits
+    them.
     """
 
     uptime_ms: int
@@ -1626,7 +1648,9 @@ class _InboxItem(TypedDict):
     """The task at that time."""
 
     text: str
-    """Full text, for people."""
+    """Full text, for people: control, direction-reversing and invisible characters are shown as
+    U+FFFD. `result` has them unchanged.
+    """
 
     title: str
     """First line of `text`, as in `[BACKGROUND TASK FAILED] 3f2a9c1e exited with code 2, after 3m 10s:
@@ -1828,6 +1852,11 @@ class _ListResult(TypedDict):
 class ListResult(_ListResult, total=False):
     """Result of `task.list`."""
 
+    cleared: ClearedTasks
+    """Only with `batch`: the tasks of the batch that are gone, whatever else was selected. Missing if
+    there are none.
+    """
+
     next: int
     """Cursor of the next page, if there is one. New tasks do not shift it. When searching for `text`,
     a page may have fewer tasks than `limit`, or none, and still be followed by another one.
@@ -1912,7 +1941,9 @@ class _Notice(TypedDict):
     """The task at that time."""
 
     text: str
-    """Full text, for people."""
+    """Full text, for people: control, direction-reversing and invisible characters are shown as
+    U+FFFD. `result` has them unchanged.
+    """
 
     title: str
     """First line of `text`, as in `[BACKGROUND TASK FAILED] 3f2a9c1e exited with code 2, after 3m 10s:
@@ -2162,6 +2193,10 @@ class ReloadResult(_ReloadResult, total=False):
 
     defaulted: list[str]
     """Those of the changed keys that are back to their default, or were removed with their table.
+    """
+
+    recreated_groups: list[str]
+    """Groups that the configuration still sets although they had been removed: they are there again.
     """
 
 

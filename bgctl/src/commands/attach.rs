@@ -21,7 +21,9 @@ use crate::output::remote::Remote;
 use crate::pick;
 use crate::remark::report;
 use crate::render::list_format::is_dumb;
-use crate::terminal::{AttachmentEnd, Role, SHOWN, Screen, ScreenView, Subject, TextView, release_signals};
+use crate::terminal::{
+    AttachmentEnd, Role, SHOWN, Screen, ScreenView, Subject, TextShown, TextView, release_signals,
+};
 
 /// Shows the task's terminal or output until the task ends or the key is pressed.
 pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
@@ -30,7 +32,7 @@ pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
         return follow(id, context);
     }
     if is_dumb() {
-        report("this terminal can't move its cursor (TERM is unset or `dumb`): it is shown the output only");
+        report("showing only the output: this terminal can't move its cursor (TERM is unset or `dumb`)");
         return follow(id, context);
     }
     let key = args.key;
@@ -66,12 +68,12 @@ pub fn run(args: AttachArgs, context: &mut Context) -> Result<Code, Failure> {
     }
 }
 
-/// Attaches on one connection. If the task has no terminal, shows its output from the offset in `text`, else from the
-/// beginning, and stores the offset of the first byte not shown in `text`.
+/// Attaches on one connection. If the task has no terminal, shows its output, continuing after what `text` says was
+/// shown, and stores in `text` what was.
 fn attach(
     id: &TaskRef,
     key: Option<Key>,
-    text: &mut Option<u64>,
+    text: &mut Option<TextShown>,
     context: &mut Context,
 ) -> Result<Code, Failure> {
     let screen = Screen::open()?;
@@ -97,7 +99,7 @@ fn attach(
         Ok((key, Some(task))) => (key, task),
         Ok((key, None)) => {
             let task = context.call::<TaskGet>(&IdParams { id: id.clone() })?.task;
-            return show_output(task.id, key, text.get_or_insert(0), context);
+            return show_output(task.id, key, text.get_or_insert_default(), context);
         }
         Err(failure) => return Err(failure),
     };
@@ -109,11 +111,11 @@ fn attach(
     report_left(ScreenView::attached(subject, &task, news, screen, size)?.run()?, context)
 }
 
-/// Shows the output of a task without a terminal from the offset `next`, which it advances, until the task ends or the
-/// key is pressed.
-fn show_output(id: TaskId, key: Key, next: &mut u64, context: &mut Context) -> Result<Code, Failure> {
+/// Shows the output of a task without a terminal after what was shown, which it advances, until the task ends or the key
+/// is pressed.
+fn show_output(id: TaskId, key: Key, shown: &mut TextShown, context: &mut Context) -> Result<Code, Failure> {
     let news = context.link.existing()?;
-    let left = TextView::alone(context.link.polled()?, news, (id, Role::Attached, key), next)?;
+    let left = TextView::alone(context.link.polled()?, news, (id, Role::Attached, key), shown)?;
     if let AttachmentEnd::Ended(task) = &left
         && task.output.stderr_path.is_some()
     {

@@ -30,8 +30,8 @@ use crate::link::{Given as Lent, Streams};
 use crate::remark::{report, say, warn};
 use crate::render::{json, survivors};
 use crate::terminal::{
-    self, AttachmentEnd, Caught, Role, Screen, ScreenView, TextView, is_in_foreground, pass_signals,
-    signal_group,
+    self, AttachmentEnd, Caught, Role, Screen, ScreenView, TextShown, TextView, is_in_foreground,
+    pass_signals, signal_group,
 };
 use crate::{precheck, prompt};
 
@@ -189,7 +189,8 @@ fn with_agent(agent: String, args: RunArgs, context: &mut Context) -> Result<Cod
         submit_held(context, terminal::TALKED, |context| submit(&params, &[], args.key, context))?;
     let news = context.link.existing()?;
     let role = if params.direct { Role::Direct } else { Role::Foreground };
-    report_left(TextView::alone(context.link.polled()?, news, (task.id, role, key), &mut 0)?, context)
+    let shown = &mut TextShown::default();
+    report_left(TextView::alone(context.link.polled()?, news, (task.id, role, key), shown)?, context)
 }
 
 /// Reports how the job was left, and returns the exit code.

@@ -34,6 +34,6 @@ pub use self::signals::{
     Caught, Signals, Taken, end_by, end_by_interrupt, hold as hold_signals, lend, release as release_signals,
     signal_group, stop_here,
 };
-pub use self::talk::{SIGNALS as TALKED, TextView};
+pub use self::talk::{SIGNALS as TALKED, TextShown, TextView};
 pub use self::turn::{LinkReady, LinkWants, Ready, Wants};
 pub use self::view::{View, run};

@@ -1,9 +1,9 @@
 //! Shows a task without a terminal, such as an agent in the foreground: its text is copied to standard output as it is
 //! written, until the task ends or is left.
 //!
-//! A terminal gets text and colours only: what else a job writes, it does not write for this terminal, which would be
-//! left in another mode. Typed input is discarded, except for the key. Ctrl-C remains a signal, which cancels the task unless this process is
-//! only attached to it.
+//! A terminal gets text, colours and the redrawing of lines only: what else a job writes, it does not write for this
+//! terminal, which would be left in another mode. Typed input is discarded, except for the key. Ctrl-C remains a
+//! signal, which cancels the task unless this process is only attached to it.
 
 mod heard;
 
@@ -39,6 +39,15 @@ pub const SIGNALS: &[Signal] = &[
     Signal::SIGTTOU,
 ];
 
+/// What was shown of a task's text so far, for a view on another connection to continue with.
+#[derive(Default)]
+pub struct TextShown {
+    /// Offset of the next text to request.
+    next: u64,
+    /// Leaves out what a terminal must not get; `None` if standard output is none, or nothing was shown yet.
+    replay: Option<Replay>,
+}
+
 /// A task without a terminal that is being shown.
 pub struct TextView<'a> {
     job: Attachment<'a, Sink>,
@@ -46,12 +55,9 @@ pub struct TextView<'a> {
     /// connection.
     news: PolledClient,
     scanner: KeyScanner,
-    /// Leaves out what a terminal must not get; `None` if standard output is none.
-    replay: Option<Replay>,
+    shown: TextShown,
     /// The call in flight for the next part of the text, and whether it was made after the task had ended.
     asked: Option<(u64, bool)>,
-    /// Offset of the next text to request.
-    next: u64,
     /// Whether there may be more text.
     has_more: bool,
     /// The ended task; some of its text may still be missing.
@@ -62,7 +68,7 @@ pub struct TextView<'a> {
 }
 
 impl<'a> TextView<'a> {
-    /// Shows the only task of this process from the offset `next`, and advances that past the text shown.
+    /// Shows the only task of this process from where `shown` has got to, and advances that past the text shown.
     ///
     /// # Errors
     /// See [`Self::begin`] and [`Self::run`].
@@ -70,15 +76,15 @@ impl<'a> TextView<'a> {
         mut link: PolledClient,
         news: Client,
         (task, role, key): (TaskId, Role, Key),
-        next: &mut u64,
+        shown: &mut TextShown,
     ) -> Result<AttachmentEnd, Failure> {
         let (key, can) = if role == Role::Direct { (Key::NONE, Can::Direct) } else { (key, Can::Yes) };
         let mut jobs = Foreground::new(key);
         jobs.started(task, can);
         let mut text = TextView::begin(Subject { link: &mut link, host: &mut jobs, task, role, key }, news)?;
-        text.next = *next;
+        text.resume(shown);
         let left = view::run(&mut text);
-        *next = text.next;
+        *shown = std::mem::take(&mut text.shown);
         left
     }
 
@@ -88,7 +94,7 @@ impl<'a> TextView<'a> {
     /// A system call fails, or a connection is broken.
     pub fn begin(subject: Subject<'a>, news: Client) -> Result<Self, Failure> {
         let out = Sink::open()?;
-        let replay = Replay::onto(&out);
+        let shown = TextShown { next: 0, replay: Replay::onto(&out) };
         let mut news = PolledClient::from(news);
         news.call::<EventsSubscribe>(&subscription(subject.task))?;
         let key = subject.key;
@@ -102,9 +108,8 @@ impl<'a> TextView<'a> {
             news,
             scanner: KeyScanner::new(job.key),
             job,
-            replay,
+            shown,
             asked: None,
-            next: 0,
             // Set by the answer to the subscription.
             has_more: false,
             ended: None,
@@ -113,6 +118,14 @@ impl<'a> TextView<'a> {
         };
         talk.come_back();
         Ok(talk)
+    }
+
+    /// Continues after what was shown on an earlier connection, which may have ended amid a character or a sequence.
+    fn resume(&mut self, earlier: &mut TextShown) {
+        self.shown.next = earlier.next;
+        if earlier.replay.is_some() {
+            self.shown.replay = earlier.replay.take();
+        }
     }
 
     /// Shows the text until the task ends or is left.

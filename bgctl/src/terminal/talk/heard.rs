@@ -42,7 +42,7 @@ impl TextView<'_> {
             return Ok(());
         }
         self.has_more = false;
-        let offset = i64::try_from(self.next).unwrap_or(i64::MAX);
+        let offset = i64::try_from(self.shown.next).unwrap_or(i64::MAX);
         let params = OutputParams {
             id: self.job.task.into(),
             offset: Some(offset),
@@ -85,21 +85,21 @@ impl TextView<'_> {
     fn show_part(&mut self, part: OutputResult, is_last: bool) -> Result<(), Failure> {
         let OutputResult { task, data, encoding, offset, next, eof, attempt_offset: _ } = part;
         // The daemon answers from the end of a file that has become shorter.
-        if offset < self.next {
+        if offset < self.shown.next {
             self.note(&format!("bgctl: {TRUNCATED}\n"));
             self.restart();
-            (self.next, self.has_more) = (0, true);
+            (self.shown.next, self.has_more) = (0, true);
             return Ok(());
         }
-        let is_new = next > self.next;
-        self.note_dropped(offset - self.next);
+        let is_new = next > self.shown.next;
+        self.note_dropped(offset - self.shown.next);
         let bytes = encoding.decode(data).map_err(Failure::unreadable_output)?;
         if let Err(error) = self.show(&bytes) {
             self.job.lose_output(error);
             return Ok(());
         }
         self.note_dropped(next.saturating_sub(offset + bytes.len() as u64));
-        self.next = self.next.max(next);
+        self.shown.next = self.shown.next.max(next);
         if is_last && (eof || !is_new) {
             self.finish();
             return Ok(());
@@ -111,7 +111,7 @@ impl TextView<'_> {
 
     /// Shows a part of the text.
     fn show(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let Some(replay) = &mut self.replay else { return self.job.out.show(bytes) };
+        let Some(replay) = &mut self.shown.replay else { return self.job.out.show(bytes) };
         let (text, left_out) = replay.push(bytes);
         self.job.out.show(text.as_bytes())?;
         if let Some(words) = left_out {
@@ -122,7 +122,7 @@ impl TextView<'_> {
 
     /// Notes that the next part does not follow the last one.
     fn restart(&mut self) {
-        if let Some(replay) = &mut self.replay {
+        if let Some(replay) = &mut self.shown.replay {
             replay.restart();
         }
     }
@@ -166,10 +166,13 @@ mod tests {
     use bgd_shared::error::RpcError;
     use bgd_shared::foreground::{Can, Foreground, Key};
     use bgd_shared::request::BlockResult;
+    use nix::pty::openpty;
     use serde_json::value::to_raw_value;
 
+    use crate::output::replay::Replay;
     use crate::render::samples;
     use crate::terminal::attachment::{Role, Subject};
+    use crate::terminal::talk::TextShown;
 
     fn client() -> (UnixStream, Client) {
         let (here, there) = UnixStream::pair().unwrap();
@@ -207,5 +210,26 @@ mod tests {
             }
         }
         assert!(matches!(text.job.end(), Some(Ok(AttachmentEnd::Ended(_)))));
+    }
+
+    #[test]
+    fn r142_sequence_that_an_upgrade_cuts_is_not_shown_as_text() {
+        let pty = openpty(None, None).unwrap();
+        let mut shown = TextShown { next: 0, replay: Replay::onto(&pty.slave) };
+        for (part, is_first) in [(&b"plain \x1b[31"[..], true), (b"mred", false)] {
+            let ((_daemon, client), (_news, news)) = (self::client(), self::client());
+            let (mut link, mut jobs) = (PolledClient::from(client), Foreground::new(Key::NONE));
+            let (task, role, key) = (samples::task().id, Role::Attached, Key::NONE);
+            jobs.started(task, Can::Yes);
+            let subject = Subject { link: &mut link, host: &mut jobs, task, role, key };
+            let mut text = TextView::begin(subject, news).unwrap();
+            text.resume(&mut shown);
+            assert_eq!(text.shown.next, if is_first { 0 } else { 10 });
+            let (passed, _) = text.shown.replay.as_mut().expect("a filter").push(part);
+            assert!(passed.contains(if is_first { "plain " } else { "red" }), "{passed:?}");
+            assert!(!passed.contains("mred"), "the end of the sequence: {passed:?}");
+            text.shown.next += 10;
+            shown = std::mem::take(&mut text.shown);
+        }
     }
 }

@@ -1,10 +1,15 @@
-//! Finished tasks of a durable daemon give way to new ones (R129).
+//! Finished tasks of a durable daemon give way to new ones (R129), also those that clients wait for.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::Stdio;
 
 use bgd_tests::shared::event::EventKind;
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::{Outcome, TestDaemon};
+use bgd_tests::{Outcome, Process, TestDaemon};
+use rustix::process::Signal;
+
+use super::channel_tty::Gate;
 
 /// Submits a batch of `count` tasks with a word of this many bytes each, in the given parent session.
 fn each(daemon: &TestDaemon, session: &str, count: usize, bytes: usize, options: &[&str]) -> Outcome {
@@ -68,4 +73,32 @@ fn r129_history_gives_way_to_batches_and_pending_tasks_up_to_the_limit() {
     daemon.launch();
     let summary = daemon.status().summary;
     assert_eq!((summary.total(), summary.active()), (100, 100), "what was cleared does not come back");
+}
+
+#[test]
+fn r126_follow_of_a_task_cleared_while_there_was_no_connection_ends_with_0() {
+    let mut daemon = TestDaemon::durable("");
+    let gate = Gate::new(&daemon, "gate");
+    let id = daemon.submit_shell("echo so far; read x <gate; echo more");
+    daemon.wait_running(id);
+    let mut follow = daemon.bgctl(&["output", "-f", &id.to_string()]);
+    let follow = follow.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = follow.spawn().expect("bgctl");
+    let mut text = BufReader::new(child.stdout.take().unwrap());
+    let mut shown = String::new();
+    text.read_line(&mut shown).unwrap();
+    // It waits by now, and learns only later that the daemon has ended.
+    let process = Process::open(child.id().cast_signed()).expect("it lives");
+    process.signal(Signal::STOP).unwrap();
+    daemon.kill9();
+    daemon.launch();
+    gate.open();
+    daemon.block(&[id]);
+    daemon.run(&["clear", &id.to_string()]).success();
+    process.signal(Signal::CONT).unwrap();
+    text.read_to_string(&mut shown).unwrap();
+    let outcome = child.wait_with_output().unwrap();
+    let said = String::from_utf8(outcome.stderr).unwrap();
+    assert!(outcome.status.success() && said.contains("was cleared"), "{:?}: {said}", outcome.status);
+    assert_eq!(shown, "so far\nmore\n");
 }

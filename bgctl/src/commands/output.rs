@@ -289,8 +289,13 @@ fn from_file(
     };
     let mut copier = Copier::new(file, context.raw_stdout()?, start);
     if args.follow {
-        let ended = context
-            .recovering(|context| follow::follow(context.link.client()?, task.id, path, &mut copier))?;
+        let ended = match follow_file(args, context, (task.id, path), &mut copier) {
+            Err(failure) if is_of_cleared(&failure) => {
+                report_cleared(task);
+                return Ok(copier.position() > start);
+            }
+            ended => ended?,
+        };
         let ended = ended.as_ref().unwrap_or(task);
         report_loss(&ended.output);
         if never_ran(ended) {
@@ -307,6 +312,31 @@ fn from_file(
     report_loss(&task.output);
     report_stderr(task, separate_bytes(task, args.stream));
     Ok(copier.position() > start)
+}
+
+/// Follows the file, across lost connections, until the task has ended.
+///
+/// # Errors
+/// The task was cleared, which removes its file, maybe while there was no connection; or the file or the daemon fails.
+fn follow_file(
+    args: &Wanted,
+    context: &mut Context,
+    (id, path): (TaskId, &Path),
+    copier: &mut Copier,
+) -> Result<Option<Task>, Failure> {
+    context.recovering(|context| {
+        let followed = follow::follow(context.link.client()?, id, path, copier);
+        if followed.is_err() && matches!(path.try_exists(), Ok(false)) {
+            // It is still open here.
+            copier.copy_growing()?;
+            if let Err(failure) = look(args, context)
+                && is_of_cleared(&failure)
+            {
+                return Err(failure);
+            }
+        }
+        followed
+    })
 }
 
 /// Returns how much standard error a split task has written, if the user asked for no particular stream and therefore
@@ -358,10 +388,10 @@ fn result(args: Wanted, context: &mut Context) -> Result<(), Failure> {
             format!("can't parse the result that the daemon sent: {error}"),
         )
     })?;
-    let bytes = shown(&mut Replay::onto_stdout(), &bytes);
-    context.print_bytes(&bytes)?;
+    context.print_bytes(&shown(&mut Replay::onto_stdout(), &bytes))?;
     report_loss(&result.task.output);
-    // An answer may lack a final newline; on a terminal the shell prompt would follow on the same line.
+    // An answer may lack a final newline; on a terminal the shell prompt would follow on the same line. What is shown
+    // may end with a sequence that switches the colours off.
     if result.task.kind == Kind::Agent && !bytes.ends_with(b"\n") && io::stdout().is_terminal() {
         context.print_bytes(b"\n")?;
     }

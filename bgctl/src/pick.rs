@@ -1,14 +1,15 @@
 //! Resolves typed names to tasks: `@` is this session's latest task, `@9c1e` a batch, and options select tasks by
 //! common properties. Plain ids are resolved without asking the daemon.
 
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _};
 
 use bgd_shared::error::ErrorKind;
-use bgd_shared::id::TaskRef;
+use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::limits::LIST_PAGE;
 use bgd_shared::order::{After, Condition};
 use bgd_shared::request::{
-    ClearedTasks, Hello, HelloParams, IdParams, ListParams, Matching, TaskGet, TaskList,
+    ClearedTasks, Hello, HelloParams, IdParams, ListParams, ListResult, Matching, TaskGet, TaskList,
 };
 use bgd_shared::show::count;
 use bgd_shared::task::Task;
@@ -315,22 +316,40 @@ const fn is_missed(condition: Condition, cleared: ClearedTasks) -> bool {
     }
 }
 
-/// Returns the tasks of all batches among these names that are gone; `None` if there are none.
+/// Returns the tasks of all batches among these names that are gone; `None` if there are none. Says nothing of a batch
+/// that has no tasks any more, and counts one that is named twice once.
 ///
 /// # Errors
-/// A batch has no tasks any more, or the daemon can't be asked.
+/// The daemon can't be asked, or a prefix now means several batches.
 pub fn cleared(names: &[Name], context: &mut Context) -> Result<Option<ClearedTasks>, Failure> {
-    let mut all = ClearedTasks::default();
+    let mut batches: BTreeMap<Option<TaskId>, ClearedTasks> = BTreeMap::new();
     for name in names {
-        all.add(cleared_of(name, context)?.unwrap_or_default());
+        let page = match batch_of(name, context) {
+            Err(failure) if failure.kind == ErrorKind::TaskNotFound.as_str() => None,
+            page => page?,
+        };
+        if let Some(page) = page
+            && let Some(cleared) = page.cleared
+        {
+            batches.insert(page.tasks.first().and_then(|task| task.batch), cleared);
+        }
+    }
+    let mut all = ClearedTasks::default();
+    for cleared in batches.into_values() {
+        all.add(cleared);
     }
     Ok(Some(all).filter(|all| !all.is_empty()))
 }
 
 fn cleared_of(name: &Name, context: &mut Context) -> Result<Option<ClearedTasks>, Failure> {
+    Ok(batch_of(name, context)?.and_then(|page| page.cleared))
+}
+
+/// Looks at a batch: at one of its tasks, and at how many are gone. `None` if this names no batch.
+fn batch_of(name: &Name, context: &mut Context) -> Result<Option<ListResult>, Failure> {
     let Name::Batch(batch) = name else { return Ok(None) };
     let params = ListParams { batch: Some(batch.clone()), limit: Some(1), ..ListParams::default() };
-    Ok(context.call::<TaskList>(&params)?.cleared)
+    context.call::<TaskList>(&params).map(Some)
 }
 
 /// Describes tasks of a batch that are gone.
@@ -342,7 +361,7 @@ pub fn cleared_words(cleared: ClearedTasks) -> String {
         (1, _) => ", which had not completed,".to_owned(),
         _ => format!(", {not_completed} of which had not completed,"),
     };
-    format!("{} of the batch{which} {were} cleared", count(tasks, "task"))
+    format!("{} of the batch{which} {were} already cleared", count(tasks, "task"))
 }
 
 fn split(AfterName { name, condition }: AfterName) -> (Name, Condition) {
@@ -433,9 +452,9 @@ mod tests {
     #[test]
     fn r112_cleared_tasks_of_a_batch_are_described() {
         let words = |tasks, not_completed| cleared_words(ClearedTasks { tasks, not_completed });
-        assert_eq!(words(2, 0), "2 tasks of the batch were cleared");
-        assert_eq!(words(1, 1), "1 task of the batch, which had not completed, was cleared");
-        assert_eq!(words(5, 2), "5 tasks of the batch, 2 of which had not completed, were cleared");
+        assert_eq!(words(2, 0), "2 tasks of the batch were already cleared");
+        assert_eq!(words(1, 1), "1 task of the batch, which had not completed, was already cleared");
+        assert_eq!(words(5, 2), "5 tasks of the batch, 2 of which had not completed, were already cleared");
     }
 
     #[test]

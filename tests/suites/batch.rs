@@ -421,13 +421,17 @@ fn r112_failure_in_a_batch_is_reported_even_if_history_has_removed_the_task() {
     let_last_end(&daemon);
     watch.until_kind(ids[1], EventKind::Cleared);
 
-    let words = "2 tasks of the batch, 1 of which had not completed, were cleared";
+    let words = "2 tasks of the batch, 1 of which had not completed, were already cleared";
     for _ in 0..2 {
         let blocked = block(&daemon, batch).expect_code(1);
         assert!(blocked.stderr.contains(words), "{}", blocked.stderr);
         assert_eq!(blocked.stdout_text().lines().count(), 2);
         let with_another = daemon.run(&["block", &format!("@{batch}"), &ids[3].to_string()]).expect_code(1);
         assert!(with_another.stderr.contains(words), "{}", with_another.stderr);
+        let twice = daemon.run(&["block", &format!("@{batch}"), &format!("@{}", batch.short())]);
+        assert!(twice.expect_code(1).stderr.contains(words), "a batch that is named twice is counted once");
+        let ready = daemon.run(&["block", "--until", "ready", &format!("@{batch}")]).expect_code(1);
+        assert!(ready.stderr.contains(words), "{}", ready.stderr);
         check_refusals(&daemon, batch, words);
         // The next daemon knows it, too.
         daemon.kill9();
@@ -448,7 +452,11 @@ fn r112_failure_in_a_batch_is_reported_even_if_the_task_was_cleared_meanwhile() 
     let name = format!("@{batch}");
     daemon.run(&["submit", "--hold", "--after", &name, "--", "true"]).success();
     daemon.run(&["clear", &ids[0].to_string()]).success();
-    check_refusals(&daemon, batch, "2 tasks of the batch, 1 of which had not completed, were cleared");
+    check_refusals(
+        &daemon,
+        batch,
+        "2 tasks of the batch, 1 of which had not completed, were already cleared",
+    );
     let_last_end(&daemon);
     let blocked = block(&daemon, batch).expect_code(1);
     assert_eq!(blocked.stdout_text().lines().count(), 1);

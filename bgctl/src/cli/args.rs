@@ -208,8 +208,8 @@ alone, only standard output is searched.
 EXIT CODES:
     0  all tasks completed (with --any: those that have ended); --line: found;
        --until ready: all tasks are, or were, ready
-    1  at least one task failed or was cancelled, even if it was cleared since, of a
-       batch; --line: the task ended without it; --until ready: a task ended without
+    1  at least one task failed or was cancelled; of a batch, also if it was cleared
+       since; --line: the task ended without it; --until ready: a task ended without
        being ready
    66  no task matches (0 with --status)
    75  timed out; some tasks are still running

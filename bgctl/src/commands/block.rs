@@ -81,7 +81,7 @@ pub fn run(args: BlockArgs, context: &mut Context) -> Result<Code, Failure> {
         Seen::default()
     };
     if names.len() > 1 {
-        seen.note_cleared(pick::cleared(&names, context)?);
+        seen.note_cleared(context.recovering(|context| pick::cleared(&names, context))?);
     }
     let (result, unknown) = waited(params, seen, is_shown, context)?;
     if result.tasks.is_empty() && !has_status {
@@ -341,7 +341,7 @@ impl Progress {
 /// before they started all have the same reason, so they share one remark.
 fn remarks(result: &BlockResult) -> Vec<String> {
     let mut remarks: Vec<String> = Vec::new();
-    remarks.extend(result.cleared.map(|cleared| format!("bgctl: {} before", pick::cleared_words(cleared))));
+    remarks.extend(result.cleared.map(|cleared| format!("bgctl: {}", pick::cleared_words(cleared))));
     let mut skipped: BTreeMap<TaskId, usize> = BTreeMap::new();
     for batch in result.tasks.iter().filter_map(skipped_in) {
         *skipped.entry(batch).or_default() += 1;
@@ -402,26 +402,24 @@ fn waiting_for(active: usize, all: usize) -> String {
 /// Returns 0, 1 or 75, depending on the tasks that have ended, even if they were cleared since.
 fn code(result: &BlockResult) -> Code {
     let ended = |task: &&Task| !task.status.is_active();
+    let is_completed = |task: &Task| task.status == Status::Completed;
+    code_unless(result, !result.tasks.iter().filter(ended).all(is_completed))
+}
+
+/// Returns 75 after a timeout, 1 if a task has failed or, as one of a batch, was cleared without having completed, else 0.
+fn code_unless(result: &BlockResult, has_failed: bool) -> Code {
     if result.timed_out {
         Code::TIMED_OUT
-    } else if result.tasks.iter().filter(ended).all(|task| task.status == Status::Completed)
-        && result.cleared.is_none_or(|cleared| cleared.not_completed == 0)
-    {
-        Code::OK
-    } else {
+    } else if has_failed || result.cleared.is_some_and(|cleared| cleared.not_completed > 0) {
         Code::TASK_FAILED
+    } else {
+        Code::OK
     }
 }
 
-/// Returns 0, 1 or 75, depending on which tasks became ready.
+/// Returns 0, 1 or 75, depending on which tasks became ready; of those cleared since, only their end is known.
 fn code_of_ready(result: &BlockResult) -> Code {
-    if result.timed_out {
-        Code::TIMED_OUT
-    } else if result.tasks.iter().any(was_never_ready) {
-        Code::TASK_FAILED
-    } else {
-        Code::OK
-    }
+    code_unless(result, result.tasks.iter().any(was_never_ready))
 }
 
 /// Reports whether a task has ended without being ready. One that was ready may be starting again, and with `--any`,
@@ -476,13 +474,17 @@ mod tests {
 
     #[test]
     fn r112_block_reports_tasks_of_a_batch_that_were_cleared_before_without_having_completed() {
+        let ready =
+            Task { ready_at: Some(Timestamp::now()), ..ended(Status::Completed, Some(Exit::Code(0))) };
         let gone = |not_completed| BlockResult {
             cleared: Some(ClearedTasks { tasks: 2, not_completed }),
-            ..result(vec![ended(Status::Completed, Some(Exit::Code(0)))], false)
+            ..result(vec![ready.clone()], false)
         };
-        assert_eq!((code(&gone(0)), code(&gone(1))), (Code::OK, Code::TASK_FAILED));
-        assert_eq!(code(&BlockResult { timed_out: true, ..gone(1) }), Code::TIMED_OUT);
-        let expected = "bgctl: 2 tasks of the batch, 1 of which had not completed, were cleared before";
+        for code in [code, code_of_ready] {
+            assert_eq!((code(&gone(0)), code(&gone(1))), (Code::OK, Code::TASK_FAILED));
+            assert_eq!(code(&BlockResult { timed_out: true, ..gone(1) }), Code::TIMED_OUT);
+        }
+        let expected = "bgctl: 2 tasks of the batch, 1 of which had not completed, were already cleared";
         assert_eq!(remarks(&gone(1)), [expected]);
     }
 

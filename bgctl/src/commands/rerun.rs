@@ -42,7 +42,7 @@ pub fn run(args: RerunArgs, context: &mut Context) -> Result<Code, Failure> {
         // The tasks themselves were dealt with; an older daemon, or a batch that is gone by now, adds nothing to that.
         let cleared = pick::cleared(&names, context).ok().flatten();
         if let Some(cleared) = cleared.filter(|cleared| cleared.not_completed > 0) {
-            say(format_args!("bgctl: {}: they can't be run again", pick::cleared_words(cleared)));
+            say(format_args!("bgctl: {} and can't be run again", pick::cleared_words(cleared)));
         }
     }
     Ok(Code::OK)

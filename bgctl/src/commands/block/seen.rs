@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn r126_wait_for_a_batch_remembers_which_tasks_were_gone_before_it() {
+    fn r112_wait_for_a_batch_remembers_which_tasks_were_gone_before_it() {
         let gone = Some(ClearedTasks { tasks: 3, not_completed: 1 });
         let look =
             BlockResult { cleared: gone, ..result(&[(1, Status::Running), (2, Status::Running)], true) };

@@ -135,13 +135,15 @@ pub fn probed(output: &str) -> Option<Probed> {
 }
 
 impl Programs {
-    /// Returns the line that runs `bgctl` with these words: the installed one, else the copy, else it exits with 127. A
-    /// copy that does not run, such as a damaged one, counts as missing, and is replaced.
+    /// Returns the line that runs `bgctl` with these words: the installed one, else the copy, else it exits with 127. If
+    /// one of the two copies does not run, such as a damaged or an empty one, which a shell takes for a script, both
+    /// count as missing, and are replaced.
     pub fn line(&self, words: &str) -> String {
         let folder = &self.folder;
         format!(
-            "exec sh -c 'command -v bgctl >/dev/null && exec bgctl {words}; p=\"{ROOT}/{folder}/bgctl\"; \
-             [ -x \"$p\" ] && \"$p\" --version </dev/null >/dev/null 2>&1 && exec \"$p\" {words}; exit 127'"
+            "exec sh -c 'command -v bgctl >/dev/null && exec bgctl {words}; d=\"{ROOT}/{folder}\"; \
+             for p in bgd bgctl; do v=$(\"$d/$p\" --version </dev/null 2>/dev/null) && [ -n \"$v\" ] || exit 127; \
+             done; exec \"$d/bgctl\" {words}; exit 127'"
         )
     }
 
@@ -176,24 +178,69 @@ impl Program {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+    use std::process::{Command, Stdio};
+
     use super::*;
+
+    fn programs() -> [Program; 2] {
+        [("bgd", "0"), ("bgctl", "1")].map(|(name, digit)| {
+            let file = File::open("/dev/null").unwrap();
+            Program { name, file, digest: digit.repeat(64), bytes: 0 }
+        })
+    }
 
     #[test]
     fn r143_remote_command_lines_are_safe_for_every_login_shell() {
-        let program =
-            Program { name: "bgd", file: File::open("/dev/null").unwrap(), digest: "0".repeat(64), bytes: 0 };
-        let other = Program {
-            name: "bgctl",
-            file: File::open("/dev/null").unwrap(),
-            digest: "1".repeat(64),
-            bytes: 0,
-        };
-        let programs = Programs { all: [program, other], folder: "1.0-0".to_owned() };
+        let programs = Programs { all: programs(), folder: "1.0-0".to_owned() };
         let take = programs.all[0].take(&programs.folder);
         for line in [&*programs.line("--json dial"), &Programs::tidy(), &take, PROBE] {
             assert_eq!(line.matches('\'').count(), 2, "{line}");
             assert!(!line.contains(['\\', '!', '\n']) && !line.contains("  "), "{line}");
             assert!(line.starts_with("exec sh -c '") && line.ends_with('\''), "{line}");
+        }
+    }
+
+    #[test]
+    fn r143_copies_count_only_if_both_run() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("bgd/programs/1.0-0");
+        std::fs::create_dir_all(&folder).unwrap();
+        let [bgd, bgctl] = ["bgd", "bgctl"].map(|name| folder.join(name));
+        let whole = "#!/bin/sh\necho \"ran $*\"\n";
+        let line = Programs { all: programs(), folder: "1.0-0".to_owned() }.line("--json dial");
+        // Written by another process: a child of another test could inherit a file that this one has open for writing.
+        let put = |path: &Path, text: Option<&str>| {
+            let _ = std::fs::remove_file(path);
+            if let Some(text) = text {
+                let mut sh = Command::new("sh");
+                let words = ["-c", "cat >\"$1\" && chmod 700 \"$1\"", "sh"];
+                let sh = sh.args(words).arg(path).stdin(Stdio::piped());
+                let mut child = sh.spawn().unwrap();
+                child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+                assert!(child.wait().unwrap().success());
+            }
+        };
+        let ran = || {
+            let mut sh = Command::new("/bin/sh");
+            sh.args(["-c", &line]).env("PATH", "/nonexistent:/bin").env("XDG_CACHE_HOME", home.path());
+            let output = sh.output().unwrap();
+            (output.status.code(), String::from_utf8(output.stdout).unwrap())
+        };
+        for (daemon, client, is_whole) in [
+            (Some(whole), Some(whole), true),
+            (Some(""), Some(whole), false),
+            (Some("#!/bin/sh\necho a; kill -KILL $$\n"), Some(whole), false),
+            (None, Some(whole), false),
+            (Some(whole), Some(""), false),
+            (Some(whole), Some("#!/bin/sh\nexit 1\n"), false),
+            (Some(whole), None, false),
+        ] {
+            put(&bgd, daemon);
+            put(&bgctl, client);
+            let expected = if is_whole { (Some(0), "ran --json dial\n") } else { (Some(127), "") };
+            let (code, text) = ran();
+            assert_eq!((code, &*text), expected, "{daemon:?}, {client:?}");
         }
     }
 

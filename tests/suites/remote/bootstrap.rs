@@ -105,13 +105,17 @@ fn r143_installed_program_is_preferred_over_copy() {
 fn r143_damaged_copy_is_replaced() {
     let far = empty();
     far.run(&["--bootstrap", "list"]).success();
-    let program = copied(&far).join("bgctl");
-    let whole = fs::metadata(&program).unwrap().len();
-    for damaged in ["#!/bin/sh\nkill -KILL $$\n", "#!/bin/sh\nexit 1\n", ""] {
-        bgd_tests::executable::write(&program, damaged);
-        let again = far.run(&["--bootstrap", "list"]).success();
-        assert!(again.stderr.contains("bgctl: copying bgctl "), "{damaged:?}: {}", again.stderr);
-        assert_eq!(fs::metadata(copied(&far).join("bgctl")).unwrap().len(), whole);
+    let folder = copied(&far);
+    for name in ["bgctl", "bgd"] {
+        let program = folder.join(name);
+        let whole = fs::metadata(&program).unwrap().len();
+        for damaged in ["#!/bin/sh\nkill -KILL $$\n", "#!/bin/sh\nexit 1\n", ""] {
+            bgd_tests::executable::write(&program, damaged);
+            let again = far.run(&["--bootstrap", "list"]).success();
+            let said = format!("bgctl: copying {name} ");
+            assert!(again.stderr.contains(&said), "{damaged:?}: {}", again.stderr);
+            assert_eq!(fs::metadata(copied(&far).join(name)).unwrap().len(), whole);
+        }
     }
     assert_eq!(far.run(&["--bootstrap", "list"]).success().stderr, "");
     far.run(&["--bootstrap", "daemon", "stop"]).success();

@@ -63,7 +63,7 @@ pub fn parts(each: &Each, command: &[OsString]) -> Result<Vec<Vec<Vec<OsText>>>,
     for (place, item) in items::read(&each.file, each.end)?.iter().enumerate() {
         let argv: Vec<OsText> = template.expand(item, place + 1).into_iter().map(OsText::from).collect();
         if argv.first().is_none_or(|program| program.as_bytes().is_empty()) {
-            return Err(no_program(place + 1));
+            return Err(no_program(place + 1, each.end));
         }
         let size = size_of(&argv);
         if size > PART_BYTES || argv.iter().any(|word| word.as_bytes().len() > WORD_BYTES) {
@@ -107,9 +107,13 @@ fn size_of(argv: &[OsText]) -> usize {
     serde_json::to_string(argv).map_or(usize::MAX, |text| text.len() + 1)
 }
 
-fn no_program(number: usize) -> Failure {
-    Failure::usage(format!("the command for item {number} has no program: its first word is empty"))
-        .hint("with -0, empty items count; nothing was submitted")
+fn no_program(number: usize, end: Separator) -> Failure {
+    Failure::usage(format!("the command for item {number} has no program: its first word is empty")).hint(
+        match end {
+            Separator::Nul => "with -0, empty items count; nothing was submitted",
+            Separator::Newline => "nothing was submitted",
+        },
+    )
 }
 
 fn too_long(number: usize) -> Failure {
@@ -245,6 +249,10 @@ mod tests {
         let (_file, items) = each(b"true\0\0");
         let failure = parts(&Each { end: Separator::Nul, ..items }, &["{}".into()]).unwrap_err();
         assert!(failure.message.starts_with("the command for item 2 has no program"), "{failure}");
+        assert!(failure.hint.is_some_and(|hint| hint.contains("with -0")));
+        let (_file, items) = each(b"d/\n");
+        let failure = parts(&items, &["{/}".into()]).unwrap_err();
+        assert_eq!(failure.hint.as_deref(), Some("nothing was submitted"));
         let (_file, items) = each(b"true\0\0");
         assert!(parts(&Each { end: Separator::Nul, ..items }, &["echo".into(), "{}".into()]).is_ok());
     }

@@ -143,13 +143,12 @@ impl Batches {
         staged.fold((0, 0), |(tasks, bytes), staged| (tasks + staged.items.len(), bytes + staged.bytes))
     }
 
-    /// Returns the memory of the keys of the batches that go with their last task, in bytes: those that have as many
-    /// tasks as are cleared.
-    pub fn keys_without(&self, cleared: &BTreeMap<TaskId, u64>) -> usize {
-        let enters = |id: &TaskId| self.entering.iter().any(|entering| entering.batch == *id);
-        let goes = |id: &TaskId, batch: &Batch| cleared.get(id) == Some(&batch.members) && !enters(id);
-        let gone = self.known.iter().filter(|(id, batch)| goes(id, batch));
-        gone.filter_map(|(_, batch)| batch.key.as_ref()).map(|key| key.held()).sum()
+    /// Returns how many bytes of memory a batch's key frees once this many of its tasks are cleared: the batch goes with
+    /// its last task.
+    pub fn key_freed(&self, id: TaskId, cleared: u64) -> usize {
+        let key = self.known.get(&id).filter(|batch| batch.members == cleared);
+        let key = key.and_then(|batch| batch.key.as_ref()).map_or(0, |key| key.held());
+        if key > 0 && self.entering.iter().any(|entering| entering.batch == id) { 0 } else { key }
     }
 
     /// Adds a batch to those that have tasks.

@@ -243,15 +243,8 @@ impl Shared {
 #[derive(Clone, Debug, Default)]
 pub struct SharedBytes {
     bytes: usize,
-    /// The values with the numbers of their holders, by address.
-    holders: HashMap<usize, Holders>,
-}
-
-/// How many hold a value, and its cost in bytes.
-#[derive(Clone, Copy, Debug)]
-struct Holders {
-    count: usize,
-    bytes: usize,
+    /// How many hold each value, by address.
+    holders: HashMap<usize, usize>,
 }
 
 impl SharedBytes {
@@ -266,9 +259,9 @@ impl SharedBytes {
 
     /// Counts one more holder.
     pub fn hold(&mut self, shared: Shared) {
-        let holders = self.holders.entry(shared.at).or_insert(Holders { count: 0, bytes: shared.bytes });
-        holders.count += 1;
-        if holders.count == 1 {
+        let holders = self.holders.entry(shared.at).or_default();
+        *holders += 1;
+        if *holders == 1 {
             self.bytes += shared.bytes;
         }
     }
@@ -276,21 +269,35 @@ impl SharedBytes {
     /// Uncounts a holder.
     pub fn release(&mut self, shared: Shared) {
         let Some(holders) = self.holders.get_mut(&shared.at) else { return };
-        holders.count -= 1;
-        if holders.count == 0 {
+        *holders -= 1;
+        if *holders == 0 {
             self.holders.remove(&shared.at);
             self.bytes = self.bytes.saturating_sub(shared.bytes);
         }
     }
+}
 
-    /// Returns the cost of the values that nothing else among `all` holds, without those that stay. In bytes.
-    pub fn alone(&self, all: &Self, stays: &HashSet<Shared>) -> usize {
-        let is_alone = |at: &usize, holders: &Holders| {
-            all.holders.get(at).is_some_and(|all| all.count == holders.count)
-                && !stays.contains(&Shared { at: *at, bytes: holders.bytes })
-        };
-        let alone = self.holders.iter().filter(|(at, holders)| is_alone(at, holders));
-        alone.map(|(_, holders)| holders.bytes).sum()
+/// Finds the values that go with their holders, while one holder after another goes.
+#[derive(Debug)]
+pub struct Release<'a> {
+    all: &'a SharedBytes,
+    stays: &'a HashSet<Shared>,
+    /// How many holders of each value have gone, by address.
+    gone: HashMap<usize, usize>,
+}
+
+impl<'a> Release<'a> {
+    /// The values that `all` holds, except those in `stays`.
+    pub fn new(all: &'a SharedBytes, stays: &'a HashSet<Shared>) -> Self {
+        Self { all, stays, gone: HashMap::new() }
+    }
+
+    /// Counts a holder that goes. Returns how many bytes go with it: none unless it is the last one.
+    pub fn release(&mut self, shared: Shared) -> usize {
+        let gone = self.gone.entry(shared.at).or_default();
+        *gone += 1;
+        let is_last = self.all.holders.get(&shared.at) == Some(&*gone);
+        if is_last && !self.stays.contains(&shared) { shared.bytes } else { 0 }
     }
 }
 

@@ -1,7 +1,7 @@
 //! How long a durable daemon keeps finished tasks and their outputs (R129): those that ended longest ago go first.
 //! Their age is measured by the wall clock, because that clock advances while no daemon runs.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use bgd_shared::id::TaskId;
 use bgd_shared::time::Timestamp;
@@ -284,12 +284,6 @@ impl History {
     /// Returns the memory of the finished tasks, in bytes. Others may hold a part of it, too.
     pub fn held(&self) -> usize {
         self.memory.saturating_add(self.shared.total())
-    }
-
-    /// Returns by how many bytes `all` tasks need less memory without these, except those with the unshared cost `own`
-    /// and the values in `stays`.
-    pub fn freed(&self, all: &SharedBytes, own: usize, stays: &HashSet<Shared>) -> usize {
-        self.memory.saturating_sub(own).saturating_add(self.shared.alone(all, stays))
     }
 
     /// Reports whether a limit other than the age is exceeded.

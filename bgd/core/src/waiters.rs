@@ -224,12 +224,12 @@ impl Waiters {
         self.cleared.held
     }
 
-    /// Returns how many more bytes [`Self::held`] would be if these tasks were cleared now.
-    pub fn held_more_without<'a>(&self, cleared: impl Fn(Ordinal) -> Option<&'a Task>) -> usize {
-        let keeps = |waiter: &&Waiter| waiter.to.is_some() && waiter.then.shows_tasks();
-        let tasks = self.by_id.values().filter(keeps).flat_map(|waiter| &waiter.tasks);
-        let kept: BTreeSet<Ordinal> = tasks.map(|(ordinal, _)| *ordinal).collect();
-        kept.into_iter().filter_map(cleared).map(cleared_bytes).sum()
+    /// Returns how many more bytes [`Self::held`] would be if a task was cleared now.
+    pub fn held_more_without(&self, ordinal: Ordinal, task: &Task) -> usize {
+        let waiting = self.by_task.get(&ordinal).into_iter().flatten();
+        let mut waiting = waiting.filter_map(|id| self.by_id.get(id));
+        let is_kept = waiting.any(|waiter| waiter.to.is_some() && waiter.then.shows_tasks());
+        if is_kept { cleared_bytes(task) } else { 0 }
     }
 
     /// Adds a waiter, which must not be over yet.

@@ -3,6 +3,10 @@
 //! several steps: clearing the 100,000 tasks whose room a batch needs would delay other requests, and the events of all
 //! of them would need much memory at once.
 
+use std::collections::BTreeMap;
+
+use bgd_shared::id::TaskId;
+
 use super::{Core, Phase};
 use crate::effect::CoreError;
 use crate::history::History;
@@ -33,19 +37,36 @@ impl Core {
         Ok(())
     }
 
-    /// Reports whether clearing the history frees this many bytes. The cost depends on the length of the history only
-    /// if that is large enough.
+    /// Reports whether clearing the history frees this many bytes. If so, the cost depends on the number of tasks that
+    /// have to go, not on the length of the history: at the limit, every request needs the answer.
     fn can_free(&self, bytes: usize, stays: &Stays) -> bool {
-        let keys = self.batches.key_bytes;
-        if !self.has_history() || self.registry.history().held().saturating_add(keys) < bytes {
-            return false;
+        let history = self.registry.history();
+        self.has_history()
+            && history.held().saturating_add(self.batches.key_bytes) >= bytes
+            && self.is_freed_by(history.tasks(), bytes, stays)
+    }
+
+    /// Reports whether clearing the first ones of these tasks frees this many bytes. Does not look at the rest.
+    fn is_freed_by(&self, tasks: impl Iterator<Item = Ordinal>, bytes: usize, stays: &Stays) -> bool {
+        let (mut needed, mut freed) = (bytes, 0_usize);
+        let mut shared = self.registry.release_shared(stays);
+        let mut of_batch: BTreeMap<TaskId, u64> = BTreeMap::new();
+        for ordinal in tasks.filter(|ordinal| !stays.has(*ordinal)) {
+            let Some(task) = self.registry.get(ordinal) else { continue };
+            let of_values: usize = task.shared().map(|value| shared.release(value)).sum();
+            freed = freed.saturating_add(task.own_bytes()).saturating_add(of_values);
+            if let Some(batch) = task.plan().batch {
+                let cleared = of_batch.entry(batch).or_default();
+                *cleared += 1;
+                freed = freed.saturating_add(self.batches.key_freed(batch, *cleared));
+            }
+            // A wait for several tasks keeps those that are cleared meanwhile.
+            needed = needed.saturating_add(self.waiters.held_more_without(ordinal, task));
+            if freed >= needed {
+                return true;
+            }
         }
-        // A wait for several tasks keeps those that are cleared meanwhile.
-        let kept = self.waiters.held_more_without(|ordinal| self.registry.get_clearable(ordinal, stays));
-        let (bytes, freed) = (bytes.saturating_add(kept), self.registry.clearable_bytes(stays));
-        freed >= bytes
-            || freed.saturating_add(keys) >= bytes
-                && freed + self.batches.keys_without(&self.registry.clearable_by_batch(stays)) >= bytes
+        false
     }
 
     /// Reports whether finished tasks are cleared without a request.
@@ -101,5 +122,73 @@ impl Core {
             left -= 1;
         }
         self.gives_way = self.must_give_way();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use bgd_shared::text::{Env, OsText};
+
+    use super::*;
+    use crate::caller::ReplyTo;
+    use crate::history::HistoryLimits;
+    use crate::input::{Command, Fact, Input, PlanRequest, Request};
+    use crate::limits::CoreLimits;
+    use crate::task::{Spec, Task, Work};
+
+    /// Returns a core with this many finished tasks.
+    fn core_with(tasks: u128) -> Core {
+        let history =
+            HistoryLimits { age_ms: 1 << 40, bytes: u64::MAX, tasks: usize::MAX, memory: usize::MAX };
+        let limits = CoreLimits {
+            max_concurrent_tasks: 1,
+            tasks: 1000,
+            memory: 1 << 30,
+            environments: 0,
+            grace_ms: 0,
+            inbox_items: 1,
+            history: Some(history),
+        };
+        let mut core = Core::new(limits, BTreeMap::new());
+        for number in 1..=tasks {
+            let task = TaskId::from_u128(number);
+            let work = Work::Argv([OsText::from("true")].into());
+            let command = Command {
+                id: task,
+                spec: Spec { work, ..Spec::of_daemon() },
+                env: Env::default(),
+                prompt: None,
+                key: None,
+                foreground: false,
+                plan: PlanRequest::default(),
+            };
+            let (to, request) = (ReplyTo { client: 1, call: 1 }, Request::Submit(Box::new(command)));
+            let _ = core.handle(Now::default(), Input::Request { to, request });
+            let fact = Fact::StartFailed { failure: "no such file".into() };
+            let _ = core.handle(Now::default(), Input::Fact { task, run: 1, fact });
+        }
+        assert_eq!(core.registry.history().len() as u128, tasks);
+        core
+    }
+
+    #[test]
+    fn r129_request_at_the_limit_looks_only_at_the_tasks_that_give_way() {
+        let core = core_with(100);
+        let history = || core.registry.history().tasks();
+        let oldest = history().next().and_then(|ordinal| core.registry.get(ordinal));
+        let each = oldest.map_or(0, Task::own_bytes);
+        assert!(each > 1);
+        for (bytes, expected) in [(1, 1), (each, 1), (each + 1, 2), (each * 9 + 1, 10)] {
+            let looked = Cell::new(0);
+            let tasks = history().inspect(|_| looked.set(looked.get() + 1));
+            assert!(core.is_freed_by(tasks, bytes, &Stays::default()), "{bytes}");
+            assert_eq!(looked.get(), expected, "{bytes}");
+        }
+        let all = core.held_by_tasks();
+        assert!(core.is_freed_by(history(), all, &Stays::default()), "the shared folder goes with the last");
+        assert!(!core.is_freed_by(history(), all + 1, &Stays::default()));
+        assert!(!core.is_freed_by(history(), all, &Stays::of(history().take(1))));
     }
 }

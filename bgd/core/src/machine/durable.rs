@@ -58,6 +58,8 @@ impl Core {
     pub fn track(&mut self) {
         self.registry.track(std::mem::take(&mut self.unwritten));
         self.inboxes.track();
+        // A program without this limit may have handed over the state.
+        self.limit_inboxes();
     }
 
     /// Returns the changes since the last call; `None` if there is nothing to write. Requires [`Self::track`].

@@ -413,13 +413,18 @@ impl Core {
 
     fn configure(&mut self, limits: CoreLimits, mut groups: BTreeMap<Arc<str>, GroupSettings>) {
         self.limits = limits;
-        self.inboxes.limit(limits.history.map(|_| limits.memory / INBOXES_SHARE));
+        self.limit_inboxes();
         self.registry.limit_kept_envs(limits.environments);
         if self.registry.history().limits() != limits.history {
             self.registry.limit_history(limits.history);
         }
         groups.insert(DEFAULT_GROUP.into(), GroupSettings { slots: slots(limits.max_concurrent_tasks) });
         self.queue.configure(groups);
+    }
+
+    fn limit_inboxes(&mut self) {
+        let limits = self.limits;
+        self.inboxes.limit(limits.history.map(|_| limits.memory / INBOXES_SHARE));
     }
 
     /// Updates a task's timer after a change that may have moved its deadline.

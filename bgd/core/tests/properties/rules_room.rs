@@ -172,6 +172,48 @@ fn r129_unread_notices_leave_half_of_the_memory_to_tasks() {
 }
 
 #[test]
+fn r129_unread_notices_of_a_program_without_their_limit_give_way_after_an_upgrade() {
+    const MEMORY: usize = 100_000;
+    let mut desk = desk_with(1000, 1 << 30);
+    for number in 0..200 {
+        let mut command = command(id(number));
+        command.spec.session = Some("s".into());
+        submit(&mut desk, command);
+        end(&mut desk, id(number));
+    }
+    assert!(desk.core.held_by_inboxes() > MEMORY);
+    let mut json = serde_json::to_value(&desk.core).unwrap();
+    json["limits"]["memory"] = MEMORY.into();
+    assert!(json["inboxes"].as_object_mut().unwrap().remove("most").is_some());
+    desk.core = serde_json::from_str(&json.to_string()).unwrap();
+    desk.core.track();
+    assert!(desk.core.held_by_inboxes() <= MEMORY / 2 && desk.core.inboxes().lost > 0);
+    let dropped = desk.core.take_changes(desk.now).unwrap().items;
+    assert_eq!(dropped.iter().filter(|(_, row)| row.is_none()).count() as u64, desk.core.inboxes().lost);
+}
+
+/// Tasks that a wait keeps free nothing, but those that ended after them do.
+#[test]
+fn r129_history_gives_way_past_the_tasks_that_a_wait_keeps() {
+    let mut desk = desk_with(1000, 1 << 30);
+    let running = desk.running(1);
+    let waited: Vec<TaskId> = (2..20).map(|number| desk.finished(number, 0)).collect();
+    for number in 20..23 {
+        submit(&mut desk, large(number, 7000));
+        end(&mut desk, id(number));
+    }
+    let (mode, until) = (BlockMode::All, BlockUntil::Ended);
+    let which = ids(&[&[running], &waited[..]].concat());
+    desk.ask_as(2, Request::Block { which, timeout_ms: None, mode, until });
+    let memory = desk.core.held() + 1000;
+    limit(&mut desk, 1000, memory);
+    let gone = cleared(&submit(&mut desk, large(30, 7000)));
+    assert_eq!(gone, [&waited[..], &[id(20)]].concat(), "no more than needed");
+    assert_eq!(cleared(&submit(&mut desk, large(31, 7000))), [id(21)]);
+    assert!(desk.core.held() <= memory);
+}
+
+#[test]
 fn r129_memory_that_a_wait_keeps_is_not_given_away() {
     let mut desk = desk_with(1000, 1 << 30);
     let running = desk.running(1);

@@ -6,6 +6,9 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
+use nix::fcntl::{AT_FDCWD, OFlag};
+use nix::sys::stat::{FchmodatFlags, Mode, fchmodat};
+
 /// The rights of the owner in a mode.
 const OWNER: u32 = 0o700;
 
@@ -17,9 +20,23 @@ pub fn folder(path: &Path, mode: u32) -> io::Result<()> {
     DirBuilder::new().mode(mode).create(path)?;
     let created = fs::symlink_metadata(path)?.permissions().mode();
     if let Some(usable) = usable(created, mode) {
-        fs::set_permissions(path, usable)?;
+        allow(path, usable)?;
     }
     Ok(())
+}
+
+/// Sets the permissions of a folder, but not those of what a link leads to: whoever may write to the folder above could
+/// replace a new folder by a link to one of its owner's.
+fn allow(path: &Path, permissions: Permissions) -> io::Result<()> {
+    let mode = Mode::from_bits_truncate(permissions.mode());
+    if fchmodat(AT_FDCWD, path, mode, FchmodatFlags::NoFollowSymlink).is_ok() {
+        return Ok(());
+    }
+    // It may be a link, or the system or a sandbox can't do that, such as glibc before 2.32. Opening a folder requires
+    // the right to read it, which most umasks leave.
+    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
+    let folder = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
+    folder.set_permissions(permissions)
 }
 
 /// Creates a folder and those above it as [`folder`] does, unless they are there.
@@ -76,6 +93,8 @@ fn usable(created: u32, mode: u32) -> Option<Permissions> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     #[test]
@@ -88,6 +107,21 @@ mod tests {
         assert_eq!(mode(0o100_244, 0o644), Some(0o644), "umask 400");
         assert_eq!(mode(0o100_000, 0o600), Some(0o600));
         assert_eq!(mode(0o42_000, 0o700), Some(0o2700), "the group's bit of the folder above stays");
+    }
+
+    #[test]
+    fn r01_rights_are_given_to_a_folder_and_not_through_a_link() {
+        let home = tempfile::tempdir().unwrap();
+        let (folder, link) = (home.path().join("folder"), home.path().join("link"));
+        fs::create_dir(&folder).unwrap();
+        symlink(&folder, &link).unwrap();
+        let mode = || fs::metadata(&folder).unwrap().permissions().mode() & 0o777;
+        for wanted in [0, 0o700] {
+            allow(&folder, Permissions::from_mode(wanted)).unwrap();
+            assert_eq!(mode(), wanted);
+            assert!(allow(&link, Permissions::from_mode(0o750)).is_err());
+            assert_eq!(mode(), wanted);
+        }
     }
 
     #[test]

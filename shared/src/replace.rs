@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::owned;
 
-/// Replaces a file, or creates it with this mode, less the rights that the umask denies to others. A concurrent reader sees either the old file or the new one, even if
-/// several writers replace it at once. `write` gets the new, empty file, which is not synchronised with the disk.
+/// Replaces a file, or creates it with this mode, less the rights that the umask denies to others. A concurrent reader
+/// sees either the old file or the new one, even if several writers replace it at once. `write` gets the new, empty
+/// file, which is not synchronised with the disk.
 ///
 /// # Errors
 /// The system's, such as a full disk; then the old file stays.

@@ -28,7 +28,9 @@ pub fn advised(path: &Path, error: io::Error, is_named: bool) -> io::Error {
     }
     let advice = match nearest(path) {
         Some((there, meta)) if meta.uid() == Uid::effective().as_raw() => {
-            let right = if meta.is_dir() { "x" } else { "r" };
+            // A link may lead to a folder.
+            let is_folder = fs::metadata(there).map_or(meta.is_dir(), |meta| meta.is_dir());
+            let right = if is_folder { "x" } else { "r" };
             format!("give yourself the right: chmod u+{right} {}", there.display())
         }
         _ if is_named => "name a file that you may read".to_owned(),
@@ -74,6 +76,14 @@ mod tests {
         let own = advised(file.path(), denied(), false);
         assert_eq!(own.kind(), io::ErrorKind::PermissionDenied);
         assert!(own.to_string().ends_with(&format!("chmod u+r {}", file.path().display())), "{own}");
+        let home = tempfile::tempdir().unwrap();
+        let (folder, link) = (home.path().join("folder"), home.path().join("link"));
+        fs::create_dir(&folder).unwrap();
+        symlink(&folder, &link).unwrap();
+        for closed in [folder, link] {
+            let own = advised(&closed.join("bgd/config.toml"), denied(), false);
+            assert!(own.to_string().ends_with(&format!("chmod u+x {}", closed.display())), "{own}");
+        }
         let other = io::Error::from(io::ErrorKind::NotFound);
         assert!(!advised(file.path(), other, false).to_string().contains("; "));
     }

@@ -135,8 +135,9 @@ The output of an agent task is everything the agent says while it works; --resul
 prints only the final answer. -f ends with the task, even if the task is resumed later, \
 or when the task is cleared.
 
-Output is printed byte for byte as the task wrote it. With --json one object is \
-printed; pass its `next` as --since to continue from there.")]
+In a pipe or a file, output is printed byte for byte as the task wrote it; on a terminal, \
+as text, colours and the redrawing of lines, or on a dumb one as text only. With --json \
+one object is printed; pass its `next` as --since to continue from there.")]
 pub struct OutputArgs {
     /// Task id (at least its first 4 characters), or @ for the latest task [default on a terminal: @]
     #[arg(value_name = "ID", add = tasks(), conflicts_with_all = SELECTORS)]

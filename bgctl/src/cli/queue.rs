@@ -127,8 +127,8 @@ EXAMPLES:
 
 Ends a pause; processes that had stopped before it stay stopped. In a task that is not \
 paused, continues the processes that have stopped, as by Ctrl-Z before a handoff. A task \
-given by its id must be running; otherwise the exit code is 65. When options select tasks, the exit code is 0 even if \
-there are none.")]
+given by its id must be running; otherwise the exit code is 65. When options select \
+tasks, the exit code is 0 even if there are none.")]
 pub struct ContinueArgs {
     /// The tasks to continue.
     #[command(flatten)]

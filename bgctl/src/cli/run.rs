@@ -125,16 +125,16 @@ size is used. All show the same screen; in a wider terminal, lines still end whe
 narrowest one does. Each attempt of a task (--retry, --restart) has a terminal of its own: \
 the next one is shown when it begins. A paused task stays paused until `bgctl continue`.
 
-For a task without a terminal, its output is shown from the start, as text and colours; \
-the same key detaches, and so does Ctrl-C, which is not sent to the task. If standard \
-output is not a terminal, or one that can't move its cursor (TERM is unset or `dumb`), or \
-with --json, the output is followed and the exit code is 0, as with `bgctl output -f`, \
-also if the task has already ended.
+For a task without a terminal, its output is shown from the start, as text, colours and \
+the redrawing of lines; the same key detaches, and so does Ctrl-C, which is not sent to \
+the task. If standard output is not a terminal, or one that can't move its cursor (TERM \
+is unset or `dumb`), or with --json, the output is followed and the exit code is 0, as \
+with `bgctl output -f`, also if the task has already ended.
 
 EXIT CODES on a terminal:
     0  detached by the key
-   65  the task does not run: it has ended, or has not started; or its
-       terminal is the one that attach runs in, or shows that one
+   65  the task does not run: it has ended, or has not started; or attach
+       runs in the task's terminal, directly or through another task
   128 + the signal that ended bgctl; the task keeps running
   as `bgctl run`, if the task ended meanwhile; SIGINT, as of Ctrl-C, ends
   bgctl too")]

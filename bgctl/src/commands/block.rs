@@ -406,7 +406,7 @@ fn code(result: &BlockResult) -> Code {
     code_unless(result, !result.tasks.iter().filter(ended).all(is_completed))
 }
 
-/// Returns 75 after a timeout, 1 if a task has failed or, as one of a batch, was cleared without having completed, else 0.
+/// Returns 75 after a timeout; 1 if a task has failed, or was cleared from its batch without having completed; else 0.
 fn code_unless(result: &BlockResult, has_failed: bool) -> Code {
     if result.timed_out {
         Code::TIMED_OUT

@@ -197,8 +197,9 @@ const SECURITY: [&str; 6] = [
      outputs, prompts passed with `{prompt_file}` and the log are files that only their user can read. Root can read \
      everything.",
     "Characters in descriptions, questions and errors that would control a terminal or hide text are replaced by \
-     U+FFFD before they are shown or logged, and escaped in `--json`. `bgctl output`, `bgctl attach` and `bgctl run` \
-     print a task's output unchanged.",
+     U+FFFD before they are shown or logged, and escaped in `--json`. Only `bgctl output`, `bgctl attach` and `bgctl \
+     run` pass bytes on unchanged. On a terminal, `output`, `attach` to a task without one, and `run --agent` pass on \
+     text, colours and the redrawing of lines; on a dumb one, text only.",
 ];
 
 /// Renders `bgd(1)`.

@@ -23,7 +23,8 @@ use super::socket::Socket;
 use super::start::{reap, start};
 use super::{Kept, Key, MESSAGE_BYTES, Message, MessageKind, PATIENCE, SOCKET, is_crowded, is_passing};
 
-/// The delay before another attempt to start a keeper, and the maximum wait for all orders to be sent.
+/// The delay before another attempt to start a keeper, also if one left sooner than this after it was started, and the
+/// maximum wait for all orders to be sent.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// The delay before another attempt to send descriptors while too many are in flight.
@@ -177,7 +178,7 @@ impl Keeper {
                 }
             };
             let _ = done.send(Ok(Arc::clone(&link)));
-            let mut sender = Sender { folder, link, wanted: None, before: None, place: None };
+            let mut sender = Sender { folder, link, wanted: None, before: None, renewed: None, place: None };
             // A panic ends one order. Without the thread, all later ones would be lost, and nothing would show it.
             while catch_unwind(AssertUnwindSafe(|| sender.run(&ordered))).is_err() {
                 tracing::error!("an order to the keeper of running tasks panicked");
@@ -303,6 +304,8 @@ struct Sender {
     wanted: Option<Wanted>,
     /// The keeper to be replaced, if it lives: it has left this process for lack of descriptors.
     before: Option<Reached>,
+    /// When the current keeper has replaced another one, if it has.
+    renewed: Option<Instant>,
     /// Moves another keeper to its place.
     place: Option<Placing>,
 }
@@ -328,9 +331,15 @@ impl Sender {
                     self.send(&message, &descriptors);
                 }
                 Ok(Order::Renew(callback, unsent)) => {
-                    self.wanted = Some(Wanted { callback, at: Instant::now(), unsent });
+                    let now = Instant::now();
+                    let at = renewal_at(self.renewed, now);
+                    self.wanted = Some(Wanted { callback, at, unsent });
                     self.before = self.living();
-                    self.renew();
+                    if at <= now {
+                        self.renew();
+                    } else {
+                        tracing::warn!("the keeper of running tasks did not last: another one follows soon");
+                    }
                 }
                 Ok(Order::PlaceNext(place)) => self.place = Some(place),
                 Ok(Order::Settle(done)) => _ = done.send(()),
@@ -393,6 +402,7 @@ impl Sender {
         match started {
             Ok(socket) => {
                 let gone = std::mem::replace(&mut *self.link.lock(), Arc::new(socket));
+                self.renewed = Some(Instant::now());
                 self.link.is_new.notify_all();
                 // It may live, out of the next daemon's reach. It would hold open what this daemon closes, such as the
                 // standard input of a task.
@@ -431,6 +441,13 @@ impl Sender {
         let note = (sent_seq > 0).then(|| Message::of_events(&sent_seq.to_le_bytes()).encode());
         [Message::bare(MessageKind::Keep).encode()].into_iter().chain(note).collect()
     }
+}
+
+/// Returns when to replace a keeper that is gone, which had replaced another one at `renewed`. One that leaves at once
+/// may do so because of what it is sent, like the next one: without a delay, that would go on at full speed.
+fn renewal_at(renewed: Option<Instant>, now: Instant) -> Instant {
+    let has_left_at_once = renewed.is_some_and(|at| now.saturating_duration_since(at) < AGAIN);
+    if has_left_at_once { now + AGAIN } else { now }
 }
 
 #[cfg(test)]
@@ -486,6 +503,14 @@ mod tests {
     fn heard(theirs: &OwnedFd) -> u64 {
         let all = std::iter::repeat_with(|| fds::receive(theirs, &mut [0; 64]).unwrap().0);
         all.take_while(|count| *count > 0).count() as u64
+    }
+
+    #[test]
+    fn r126_keeper_that_leaves_at_once_is_replaced_after_a_delay() {
+        let now = Instant::now();
+        assert_eq!(renewal_at(None, now), now, "the first one");
+        assert_eq!(renewal_at(Some(now), now + AGAIN), now + AGAIN, "it lasted");
+        assert_eq!(renewal_at(Some(now), now), now + AGAIN);
     }
 
     /// A lost order to close a standard input would leave a task waiting for its end.

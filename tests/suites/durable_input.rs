@@ -183,6 +183,38 @@ fn r127_pending_task_keeps_stdin_sent_with_it_however_daemon_ends() {
     assert_eq!(daemon.output(task), b"0\n1\n2\n3\n4\n");
 }
 
+/// The keeper has the limit of the daemon, and would leave if it had no descriptor for all of them. Running tasks would
+/// then have none.
+#[test]
+fn r127_pending_tasks_take_at_most_a_quarter_of_the_descriptors_of_the_keeper() {
+    const LIMIT: usize = 256;
+    // The keeper needs two for each of them.
+    const KEPT: usize = LIMIT / 4 / 2;
+    let prelude = format!("ulimit -n {LIMIT}");
+    let mut daemon = TestDaemon::builder().config("durable = true").prelude(prelude).start();
+    let running = daemon.submit(&["sleep", "1000"]);
+    daemon.wait_running(running);
+    let keeper = daemon.keeper();
+    let all: Vec<TaskId> = (0..LIMIT / 2).map(|_| reads(&daemon, pipe().unwrap().0, "cat", true)).collect();
+    let (cancelled, others) = all.split_at(2);
+    // Others take their place.
+    daemon.cancel(cancelled);
+    daemon.block(cancelled);
+
+    daemon.kill9();
+    daemon.launch();
+
+    assert_eq!(daemon.keeper().pid(), keeper.pid(), "it was never replaced");
+    assert_eq!(daemon.task(running).status, Status::Running);
+    let is_pending = |task: &&TaskId| daemon.task(**task).status == Status::Pending;
+    let (kept, lost): (Vec<&TaskId>, Vec<&TaskId>) = others.iter().partition(is_pending);
+    assert_eq!(kept.len(), KEPT);
+    assert!(lost.iter().all(|task| daemon.task(**task).status == Status::Failed));
+    daemon.run(&["release", &kept[0].to_string()]).success();
+    assert_eq!(daemon.block(&[*kept[0]])[0].exit, Some(Exit::Code(0)));
+    daemon.cancel(&[running]);
+}
+
 /// A producer would otherwise never end.
 #[test]
 fn r127_writer_notices_end_of_task_that_stdin_was_sent_with() {

@@ -23,11 +23,14 @@ impl Dispatcher {
 
     /// Continues to keep the descriptors that an earlier daemon had for pending tasks.
     pub(super) fn continue_inherited(&mut self, pending: BTreeMap<TaskId, Inherited>) {
-        self.inherited.extend(pending.into_iter().map(|(task, inherited)| (task, Arc::new(inherited))));
-        self.keep_all_inherited();
+        for (task, inherited) in pending {
+            let inherited = Arc::new(inherited);
+            self.with(ExecutorName::LOCAL, |executor| executor.continue_inherited(task, &inherited));
+            self.inherited.insert(task, inherited);
+        }
     }
 
-    /// Has the descriptors that came from an earlier daemon or program kept for the next one.
+    /// Has the descriptors that came from the program before kept for the next daemon, unless they are.
     pub(super) fn keep_all_inherited(&mut self) {
         let Self { core, executors, inherited, .. } = self;
         let Some(executor) = executors.of(ExecutorName::LOCAL) else { return };

@@ -45,6 +45,9 @@ pub struct LocalState {
     /// The processes that adopted the orphans of a killed daemon.
     #[serde(default, rename = "fosters")]
     pub(super) subreapers: Vec<i32>,
+    /// How many descriptors the keeper holds for each pending task; those of other pending tasks are sent to it again.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) waiting: BTreeMap<TaskId, usize>,
 }
 
 /// The keeper's data about a run, from which the next daemon continues the run if this one is killed.

@@ -111,6 +111,10 @@ pub trait Executor {
     /// until [`Self::release_inherited`] or as long as they are open here.
     fn keep_inherited(&mut self, _task: TaskId, _inherited: &Arc<Inherited>) {}
 
+    /// Notes that the record that an earlier daemon has left includes the descriptors that a pending task is to start
+    /// with: they are kept as if by [`Self::keep_inherited`].
+    fn continue_inherited(&mut self, _task: TaskId, _inherited: &Arc<Inherited>) {}
+
     /// Called when a task has started or ended: the next daemon needs no descriptors to start it.
     fn release_inherited(&mut self, _task: TaskId) {}
 

@@ -12,6 +12,7 @@ use bgd_shared::id::TaskId;
 use super::Local;
 use super::handoffs::Running;
 use super::open_terminals::OpenTerminals;
+use super::waiting::Waiting;
 use crate::carry::{CarriedFds, Fd, Obstacle, ReceivedFds};
 use crate::exec::carried::{
     HandedState, InheritedState, JobState, LocalState, ProcessState, StartState, TerminalState,
@@ -50,8 +51,7 @@ impl Local {
             reports,
             keeper,
             replaced,
-            // Kept anew by the dispatcher, which has the descriptors.
-            waiting: _,
+            waiting,
             ends,
             context,
         } = self;
@@ -85,7 +85,8 @@ impl Local {
         let starts = starts.iter().map(|start| StartState::of(start, owner(start.task), named)).collect();
         let outputs = context.outputs.tracked();
         let subreapers = context.adopted.subreapers();
-        Ok(LocalState { processes: all, starts, outputs, drains, helpers, subreapers })
+        let waiting = waiting.state();
+        Ok(LocalState { processes: all, starts, outputs, drains, helpers, subreapers, waiting })
     }
 
     /// Restores the state that another program has carried over. `spec` returns the spec of a task.
@@ -98,7 +99,8 @@ impl Local {
         received: &mut ReceivedFds,
         spec: &SpecOf<'_>,
     ) -> io::Result<()> {
-        let LocalState { processes, starts, outputs, drains, helpers, subreapers } = state;
+        let LocalState { processes, starts, outputs, drains, helpers, subreapers, waiting } = state;
+        self.waiting = Waiting::restore(waiting);
         self.context.adopted.search_children_of(subreapers);
         // First, so that the end of a leader is not mistaken for that of an orphan.
         let is_child = |process: &&ProcessState| process.handed.is_none();

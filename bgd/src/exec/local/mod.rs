@@ -364,6 +364,10 @@ impl Executor for Local {
         self.keep_waiting(task, inherited);
     }
 
+    fn continue_inherited(&mut self, task: TaskId, inherited: &Arc<Inherited>) {
+        self.note_waiting(task, inherited);
+    }
+
     fn release_inherited(&mut self, task: TaskId) {
         self.close_waiting(task);
     }

@@ -7,7 +7,7 @@ use bgd_tests::agents::nushell;
 use bgd_tests::prompts::fake_agent;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::request::{ClearParams, SubmitParams, TaskClear};
-use bgd_tests::{Terminal, TestDaemon, wait};
+use bgd_tests::{Terminal, TestDaemon, Tmux, wait};
 
 use super::channel_tty::{
     BASH, DELIVERED, DONE, FAILED, FISH, Gate, HELD, ZSH, after, at_home, occupy, open, open_sized, origin,
@@ -319,9 +319,9 @@ fn r51_notice_at_prompt_of_nushell_outlasts_the_next_key() {
     fs::write(config.join("config.nu"), quiet).unwrap();
     // It asks its terminal for the cursor position, which tmux answers.
     fs::write(daemon.home().join("tmux.conf"), "set -g status off\nset -g escape-time 0\n").unwrap();
-    let socket = daemon.home().join("tmux");
+    let tmux = Tmux::of(&daemon);
     let words = format!("exec {}", nushell().display());
-    let argv = ["tmux", "-f", "tmux.conf", "-S", socket.to_str().unwrap(), "new-session", &words];
+    let argv = ["tmux", "-f", "tmux.conf", "-S", tmux.socket().to_str().unwrap(), "new-session", &words];
     let mut terminal = Terminal::open(at_home(&daemon, &argv).env("SHELL", "/bin/sh"));
     terminal.wait_text("nu>");
     terminal.type_line("bgctl submit --shell 'read x <gate' | str substring 0..7");

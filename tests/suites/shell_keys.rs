@@ -8,7 +8,7 @@ use std::process::Command;
 use bgd_tests::agents::nushell;
 use bgd_tests::shared::id::TaskId;
 use bgd_tests::shared::task::Status;
-use bgd_tests::{Terminal, TestDaemon, bgctl_path, wait};
+use bgd_tests::{Terminal, TestDaemon, Tmux, bgctl_path, wait};
 
 /// The prompt's command. On a busy machine, an answer may take longer than a prompt should.
 const PROMPT: &str = "bgctl shell-prompt --timeout 1m";
@@ -200,16 +200,16 @@ fn r169_run_key_completion_and_prompt_work_in_nushell() {
     // The shell asks its terminal for the cursor position, which tmux answers.
     put(&daemon, "tmux.conf", "set -g prefix None\nset -g status off\nset -g escape-time 0\n");
     let nu = nushell();
-    let mut tmux = shell(&daemon, &nu, &[]);
-    let socket = daemon.home().join("tmux");
+    let surroundings = shell(&daemon, &nu, &[]);
+    let tmux = Tmux::of(&daemon);
     let words = format!("exec {}", nu.display());
     let mut command = Command::new("tmux");
-    command.args(["-f", "tmux.conf", "-S"]).arg(&socket).args(["new-session", &words]);
-    command.envs(tmux.get_envs().filter_map(|(name, value)| Some((name, value?)))).current_dir(daemon.home());
+    command.args(["-f", "tmux.conf", "-S"]).arg(tmux.socket()).args(["new-session", &words]);
+    command.envs(surroundings.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.current_dir(daemon.home());
     // The key finds the shell without it.
     let programs = bgctl_path().parent().unwrap().display().to_string();
     command.env("SHELL", "/bin/sh").env("PATH", format!("{programs}:/usr/bin:/bin"));
-    tmux.env_clear();
     let mut terminal = Terminal::open(&command);
     terminal.wait_text("nu>");
     use_it(&daemon, &mut terminal, "print up; sleep 1000sec", "\x1br");

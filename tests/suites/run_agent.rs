@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use bgd_tests::shared::id::TaskId;
-use bgd_tests::shared::request::{ListParams, TaskList};
+use bgd_tests::shared::request::{ListParams, SubmitParams, TaskList};
 use bgd_tests::shared::task::{Status, Task};
 use bgd_tests::{FakeDaemon, Process, Terminal, processes_of, wait};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -48,6 +48,18 @@ fn only_task(daemon: &FakeDaemon) -> Task {
     let tasks = daemon.client().call::<TaskList>(&ListParams::default()).unwrap().tasks;
     assert_eq!(tasks.len(), 1, "{tasks:?}");
     daemon.task(tasks[0].id)
+}
+
+#[test]
+fn r07_result_that_ends_with_a_line_in_colour_is_followed_by_no_empty_line() {
+    let daemon = FakeDaemon::start(&[], "");
+    let prompt = daemon.prompt_params("say \u{1b}[31mred\\n");
+    let id = daemon.submit_with(&SubmitParams { description: Some("red".to_owned()), ..prompt }).id;
+    daemon.block(&[id]);
+    assert_eq!(daemon.result(id), "\u{1b}[31mred\n");
+    let mut shell = terminal(&daemon, None);
+    shell.type_line(&format!("bgctl output --result {id}; echo end"));
+    shell.wait_text("\nred\nend\n");
 }
 
 #[test]

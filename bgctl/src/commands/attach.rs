@@ -111,8 +111,8 @@ fn attach(
     report_left(ScreenView::attached(subject, &task, news, screen, size)?.run()?, context)
 }
 
-/// Shows the output of a task without a terminal after what was shown, which it advances, until the task ends or the key
-/// is pressed.
+/// Shows the output of a task without a terminal after what was shown, which it advances, until the task ends or the
+/// key is pressed.
 fn show_output(id: TaskId, key: Key, shown: &mut TextShown, context: &mut Context) -> Result<Code, Failure> {
     let news = context.link.existing()?;
     let left = TextView::alone(context.link.polled()?, news, (id, Role::Attached, key), shown)?;

@@ -13,8 +13,8 @@ use bgd_shared::{owned, replace};
 use crate::exit::Code;
 use crate::failure::Failure;
 
-/// Writes a file that others may read, unless the umask forbids that, and creates its folder. Concurrent readers see the
-/// old file or the new one.
+/// Writes a file that others may read, unless the umask forbids that, and creates its folder. Concurrent readers see
+/// the old file or the new one.
 ///
 /// # Errors
 /// The folder or the file can't be written; then the old file stays.

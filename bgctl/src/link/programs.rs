@@ -135,9 +135,9 @@ pub fn probed(output: &str) -> Option<Probed> {
 }
 
 impl Programs {
-    /// Returns the line that runs `bgctl` with these words: the installed one, else the copy, else it exits with 127. If
-    /// one of the two copies does not run, such as a damaged or an empty one, which a shell takes for a script, both
-    /// count as missing, and are replaced.
+    /// Returns the line that runs `bgctl` with these words: the installed one, else the copy, else it exits with 127.
+    /// If one of the two copies does not run, such as a damaged or an empty one, which a shell takes for a script,
+    /// both count as missing, and are replaced.
     pub fn line(&self, words: &str) -> String {
         let folder = &self.folder;
         format!(

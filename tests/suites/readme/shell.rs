@@ -144,7 +144,7 @@ fn r171_guide_commands_for_top_work() {
 #[test]
 fn r171_guide_commands_for_foreground_jobs_work() {
     let daemon = TestDaemon::builder().config(shell_agent("opencode", "echo \"so: $1\"", "")).start();
-    for name in ["tmux", "vim", "htop"] {
+    for name in ["tmux", "top", "htop"] {
         program(&daemon, name, &format!("echo \"{name} is up\" $*; read x; echo \"{name} has read $x\""));
     }
     let lines = &guide("sh")[1];
@@ -172,7 +172,7 @@ fn r171_guide_commands_for_foreground_jobs_work() {
     typed(&mut shell, "bgctl cancel @");
     shell.clear();
     shell.type_line(direct);
-    shell.wait_text("\nvim is up notes.txt\n");
+    shell.wait_text("\ntop is up\n");
     shell.type_line("");
     shell.wait_prompt();
     shell.clear();

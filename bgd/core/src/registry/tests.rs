@@ -1,3 +1,5 @@
+//! Tests of the registry: its indexes always agree with its tasks.
+
 use bgd_shared::time::Timestamp;
 
 use super::super::task::Work;

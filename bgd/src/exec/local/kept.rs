@@ -2,7 +2,6 @@
 //! of a run closed once its end is in the journal.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use nix::errno::Errno;
 use super::Local;
 use super::handoffs::Running;
 use super::replaced::Renewal;
+use super::waiting::ended;
 use crate::carry::Fd;
 use crate::exec::carried::{DrainsState, HandedState, JobState, ProcessState, TerminalState};
 use crate::exec::handed::Recorded;
@@ -93,7 +93,9 @@ impl Local {
         for task in all {
             self.copy_for_keeper(task);
         }
-        self.keep_all_waiting();
+        if let Some(keeper) = &self.keeper {
+            self.waiting.keep_all(keeper);
+        }
         self.tell_complete();
     }
 
@@ -405,9 +407,4 @@ fn held(task: TaskId, supervised: &Supervised, copies: &mut Copies) -> io::Resul
     };
     let process = process.map_or_else(ended, |process| process.as_fd().try_clone_to_owned())?;
     Ok((process, left))
-}
-
-/// Returns a substitute for the pidfd of a reaped process; like a pidfd, it is readable.
-pub(super) fn ended() -> io::Result<OwnedFd> {
-    Ok(File::open("/dev/null")?.into())
 }

@@ -361,15 +361,21 @@ impl Executor for Local {
     }
 
     fn keep_inherited(&mut self, task: TaskId, inherited: &Arc<Inherited>) {
-        self.keep_waiting(task, inherited);
+        if let Some(keeper) = &self.keeper {
+            self.waiting.keep(keeper, task, inherited);
+        }
     }
 
     fn continue_inherited(&mut self, task: TaskId, inherited: &Arc<Inherited>) {
-        self.note_waiting(task, inherited);
+        if self.keeper.is_some() {
+            self.waiting.note_kept(task, inherited);
+        }
     }
 
     fn release_inherited(&mut self, task: TaskId) {
-        self.close_waiting(task);
+        if let Some(keeper) = &self.keeper {
+            self.waiting.close(keeper, task);
+        }
     }
 
     fn end_recorded(&mut self, task: TaskId, run: u32) {

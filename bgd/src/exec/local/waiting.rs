@@ -3,14 +3,14 @@
 //! descriptors: a keeper without descriptors would leave, and running tasks would be without one.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use bgd_shared::id::TaskId;
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::Local;
-use super::kept::ended;
 use crate::exec::left::pending_text;
 use crate::exec::messages::Inherited;
 use crate::keeper::Key;
@@ -78,7 +78,7 @@ impl Waiting {
     }
 
     /// Notes that the keeper holds the descriptors of a task.
-    fn note_kept(&mut self, task: TaskId, inherited: &Arc<Inherited>) {
+    pub(super) fn note_kept(&mut self, task: TaskId, inherited: &Arc<Inherited>) {
         self.remove(task);
         let pending = Pending::of(inherited);
         self.count += pending.count;
@@ -128,52 +128,38 @@ impl Waiting {
         self.has_warned = true;
         Some(first)
     }
-}
 
-impl Local {
     /// Has the keeper hold copies of the descriptors of a pending task, unless it holds them already. If there is no room
     /// for them, it does once there is.
-    pub(super) fn keep_waiting(&mut self, task: TaskId, inherited: &Arc<Inherited>) {
-        if self.keeper.is_some() {
-            self.waiting.add(task, inherited);
-            self.fill_waiting();
-        }
+    pub(super) fn keep(&mut self, keeper: &Keeper, task: TaskId, inherited: &Arc<Inherited>) {
+        self.add(task, inherited);
+        self.fill(keeper);
     }
 
-    /// Notes that the keeper, which an earlier daemon had, holds copies of the descriptors of a pending task.
-    pub(super) fn note_waiting(&mut self, task: TaskId, inherited: &Arc<Inherited>) {
-        if self.keeper.is_some() {
-            self.waiting.note_kept(task, inherited);
-        }
-    }
-
-    /// Has a keeper that has replaced another one hold everything for pending tasks, too.
-    pub(super) fn keep_all_waiting(&mut self) {
-        self.waiting.start_over();
-        self.fill_waiting();
+    /// Has a keeper that has replaced another one hold everything.
+    pub(super) fn keep_all(&mut self, keeper: &Keeper) {
+        self.start_over();
+        self.fill(keeper);
     }
 
     /// Has the keeper close its copies of the descriptors of a task that was pending: the writer to a standard input would
     /// not notice that nobody reads it any more. Others take their place.
-    pub(super) fn close_waiting(&mut self, task: TaskId) {
-        if self.waiting.remove(task)
-            && let Some(keeper) = &self.keeper
-        {
+    pub(super) fn close(&mut self, keeper: &Keeper, task: TaskId) {
+        if self.remove(task) {
             keeper.close(Key::of_pending(task));
-            self.fill_waiting();
+            self.fill(keeper);
         }
     }
 
     /// Sends the keeper what it lacks and has room for.
-    fn fill_waiting(&mut self) {
-        let Self { keeper: Some(keeper), waiting, .. } = self else { return };
-        if waiting.left_out.is_empty() {
+    fn fill(&mut self, keeper: &Keeper) {
+        if self.left_out.is_empty() {
             return;
         }
         let most = most_for(keeper);
-        while let Some((task, inherited)) = waiting.next_within(most) {
+        while let Some((task, inherited)) = self.next_within(most) {
             if let Err(error) = keep(keeper, task, &inherited) {
-                waiting.put_back(task, &inherited);
+                self.put_back(task, &inherited);
                 tracing::warn!(
                     %task,
                     %error,
@@ -182,7 +168,7 @@ impl Local {
                 return;
             }
         }
-        if let Some(task) = waiting.first_without_room() {
+        if let Some(task) = self.first_without_room() {
             tracing::warn!(
                 %task,
                 most,
@@ -198,6 +184,11 @@ fn most_for(keeper: &Keeper) -> usize {
     let own = || getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| soft);
     let limit = limit::soft(keeper.socket().pid, Resource::RLIMIT_NOFILE, "Max open files").or_else(own);
     usize::try_from(limit.unwrap_or(0) / PARTS).unwrap_or(usize::MAX)
+}
+
+/// Returns a substitute for the pidfd of a reaped process, or of one that has not started; like a pidfd, it is readable.
+pub(super) fn ended() -> io::Result<OwnedFd> {
+    Ok(File::open("/dev/null")?.into())
 }
 
 fn keep(keeper: &Keeper, task: TaskId, inherited: &Inherited) -> io::Result<()> {

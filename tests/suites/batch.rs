@@ -441,7 +441,8 @@ fn r112_failure_in_a_batch_is_reported_even_if_history_has_removed_the_task() {
     let seen =
         daemon.client().call::<TaskBlock>(&BlockParams { matching, ..BlockParams::default() }).unwrap();
     assert_eq!(seen.cleared, Some(ClearedTasks { tasks: 2, not_completed: 1 }));
-    daemon.run(&["submit", "--after", &format!("@{batch}:any"), "--", "true"]).success();
+    let after = daemon.run(&["submit", "--after", &format!("@{batch}:any"), "--", "true"]).success().word();
+    assert_eq!(daemon.block(&[after])[0].status, Status::Completed);
 }
 
 #[test]

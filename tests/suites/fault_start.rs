@@ -181,6 +181,7 @@ fn configuration_in_the_home_of_another_user_comes_with_advice_as_root() {
     must_be_root();
     let programs = Programs::copy();
     let home = tempfile::tempdir().unwrap();
+    fs::set_permissions(home.path(), Permissions::from_mode(0o700)).unwrap();
     let refused = as_user(unused_uid(), || {
         let mut command = Command::new(programs.path().join("bgd"));
         Outcome::of(command.arg("--check").env_clear().env("HOME", home.path()).current_dir("/"))

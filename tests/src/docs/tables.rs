@@ -92,7 +92,7 @@ const WORDS: [&str; 13] = [
 ];
 
 /// Objects sent by the daemon whose fields the page lists.
-const OBJECTS: [&str; 41] = [
+const OBJECTS: [&str; 42] = [
     "Task",
     "Dependency",
     "Waiting",
@@ -119,6 +119,7 @@ const OBJECTS: [&str; 41] = [
     "Output",
     "Summary",
     "ProgramStatus",
+    "ClearedTasks",
     "Limits",
     "Event",
     "Gap",

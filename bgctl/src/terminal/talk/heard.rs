@@ -216,7 +216,8 @@ mod tests {
     fn r142_sequence_that_an_upgrade_cuts_is_not_shown_as_text() {
         let pty = openpty(None, None).unwrap();
         let mut shown = TextShown { next: 0, replay: Replay::onto(&pty.slave) };
-        for (part, is_first) in [(&b"plain \x1b[31"[..], true), (b"mred", false)] {
+        let parts = [(&b"plain \x1b[31"[..], 0, "plain "), (b"mred", 10, "\x1b[31mred\x1b[m")];
+        for (part, next, wanted) in parts {
             let ((_daemon, client), (_news, news)) = (self::client(), self::client());
             let (mut link, mut jobs) = (PolledClient::from(client), Foreground::new(Key::NONE));
             let (task, role, key) = (samples::task().id, Role::Attached, Key::NONE);
@@ -224,10 +225,9 @@ mod tests {
             let subject = Subject { link: &mut link, host: &mut jobs, task, role, key };
             let mut text = TextView::begin(subject, news).unwrap();
             text.resume(&mut shown);
-            assert_eq!(text.shown.next, if is_first { 0 } else { 10 });
+            assert_eq!(text.shown.next, next);
             let (passed, _) = text.shown.replay.as_mut().expect("a filter").push(part);
-            assert!(passed.contains(if is_first { "plain " } else { "red" }), "{passed:?}");
-            assert!(!passed.contains("mred"), "the end of the sequence: {passed:?}");
+            assert_eq!(passed, wanted);
             text.shown.next += 10;
             shown = std::mem::take(&mut text.shown);
         }

@@ -57,7 +57,9 @@ impl Waiting {
 
     /// Returns how many descriptors the keeper holds for each task, for an upgrade in place.
     pub(super) fn state(&self) -> BTreeMap<TaskId, usize> {
-        self.kept.iter().map(|(task, pending)| (*task, pending.count)).collect()
+        // The rest follows from what is kept and from the descriptors that each pending task brings again.
+        let Self { kept, left_out: _, count: _, has_warned: _ } = self;
+        kept.iter().map(|(task, pending)| (*task, pending.count)).collect()
     }
 
     /// Creates what the program before had. Its descriptors follow with [`Self::add`].

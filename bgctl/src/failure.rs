@@ -46,6 +46,11 @@ impl Failure {
         Self { code, kind, rpc_code: None, message, hint: None, candidates: Vec::new() }
     }
 
+    /// Reports whether a call failed because it named a task or batch that is not there.
+    pub fn is_of_missing_task(&self) -> bool {
+        self.kind == ErrorKind::TaskNotFound.as_str()
+    }
+
     /// Creates a failure for arguments that parse but are invalid.
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(Code::USAGE, "usage", message)

@@ -325,7 +325,7 @@ pub fn cleared(names: &[Name], context: &mut Context) -> Result<Option<ClearedTa
     let mut batches: BTreeMap<Option<TaskId>, ClearedTasks> = BTreeMap::new();
     for name in names {
         let page = match batch_of(name, context) {
-            Err(failure) if failure.kind == ErrorKind::TaskNotFound.as_str() => None,
+            Err(failure) if failure.is_of_missing_task() => None,
             page => page?,
         };
         if let Some(page) = page

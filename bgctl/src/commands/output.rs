@@ -22,7 +22,7 @@ use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::Listener;
-use crate::output::cleared::{is_of_cleared, report_cleared};
+use crate::output::cleared::report_cleared;
 use crate::output::copy::{Copier, ranges, report_loss, report_stderr};
 use crate::output::follow;
 use crate::output::remote::Remote;
@@ -140,7 +140,7 @@ fn from_here(args: &Wanted, context: &mut Context) -> Result<Option<Task>, Failu
     }
     while args.follow && !is_there(&task) {
         match next_look(args, task.id, context) {
-            Err(failure) if is_of_cleared(&failure) => {
+            Err(failure) if failure.is_of_missing_task() => {
                 report_cleared(&task);
                 return Ok(None);
             }
@@ -162,7 +162,7 @@ fn from_here(args: &Wanted, context: &mut Context) -> Result<Option<Task>, Failu
         Ok(file) => Ok((!from_file(args, context, &task, file, &path)?).then_some(task)),
         Err(_) => match read(args, context) {
             // Just after it was looked at.
-            Err(failure) if args.follow && is_of_cleared(&failure) => {
+            Err(failure) if args.follow && failure.is_of_missing_task() => {
                 report_cleared(&task);
                 Ok(None)
             }
@@ -290,7 +290,7 @@ fn from_file(
     let mut copier = Copier::new(file, context.raw_stdout()?, start);
     if args.follow {
         let ended = match follow_file(args, context, (task.id, path), &mut copier) {
-            Err(failure) if is_of_cleared(&failure) => {
+            Err(failure) if failure.is_of_missing_task() => {
                 report_cleared(task);
                 return Ok(copier.position() > start);
             }
@@ -330,7 +330,7 @@ fn follow_file(
             // It is still open here.
             copier.copy_growing()?;
             if let Err(failure) = look(args, context)
-                && is_of_cleared(&failure)
+                && failure.is_of_missing_task()
             {
                 return Err(failure);
             }

@@ -1,15 +1,8 @@
 //! A task that is cleared while its output is followed: its output ends, as it does with the task.
 
-use bgd_shared::error::ErrorKind;
 use bgd_shared::task::Task;
 
-use crate::failure::Failure;
 use crate::remark::say;
-
-/// Reports whether a call failed because its task does not exist, for a task that did.
-pub fn is_of_cleared(failure: &Failure) -> bool {
-    failure.kind == ErrorKind::TaskNotFound.as_str()
-}
 
 /// Reports that a task was cleared, given its last known state.
 pub fn report_cleared(task: &Task) {

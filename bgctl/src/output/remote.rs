@@ -10,7 +10,7 @@ use bgd_shared::task::Task;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::link::{Heard, Listener};
-use crate::output::cleared::{is_of_cleared, report_cleared};
+use crate::output::cleared::report_cleared;
 use crate::output::copy::{ranges, report_dropped, report_loss, report_truncated};
 use crate::output::filter::attempt_starts;
 use crate::output::replay::Replay;
@@ -114,7 +114,7 @@ impl Remote<'_> {
     fn follow_from(&self, context: &mut Context, place: &mut Place) -> Result<Task, Failure> {
         let mut last = None;
         match (self.follow_until_end(context, place, &mut last), last) {
-            (Err(failure), Some(task)) if is_of_cleared(&failure) => {
+            (Err(failure), Some(task)) if failure.is_of_missing_task() => {
                 context.flush()?;
                 if !context.json() {
                     report_cleared(&task);

@@ -1,15 +1,9 @@
 //! Determines the tasks that are left after a call that named all of them was refused because some were cleared.
 
-use bgd_shared::error::ErrorKind;
 use bgd_shared::id::TaskRef;
 use bgd_shared::request::BlockResult;
 
 use crate::failure::Failure;
-
-/// Reports whether the call was refused because it named a task that is not there.
-pub fn is_missing(failure: &Failure) -> bool {
-    failure.kind == ErrorKind::TaskNotFound.as_str()
-}
 
 /// Returns the tasks that are left, in the given order. `look` returns the state of all given tasks, and fails if any
 /// of them is missing.
@@ -31,9 +25,9 @@ pub fn remaining(
         return Ok(nothing);
     }
     match look(ids) {
-        Err(failure) if is_missing(&failure) && ids.len() == 1 => Ok(nothing),
+        Err(failure) if failure.is_of_missing_task() && ids.len() == 1 => Ok(nothing),
         // The refusal names only one of those that are missing.
-        Err(failure) if is_missing(&failure) => {
+        Err(failure) if failure.is_of_missing_task() => {
             let (first, second) = ids.split_at(ids.len() / 2);
             let mut all = remaining(first, look)?;
             let rest = remaining(second, look)?;

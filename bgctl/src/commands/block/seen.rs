@@ -7,7 +7,7 @@ use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::request::{BlockMode, BlockParams, BlockResult, BlockUntil, ClearedTasks, TaskBlock};
 use bgd_shared::task::Task;
 
-use super::remaining::{is_missing, remaining};
+use super::remaining::remaining;
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
@@ -55,7 +55,7 @@ impl Seen {
         params: &mut BlockParams,
         context: &mut Context,
     ) -> Result<(), Failure> {
-        if !is_missing(&failure) || self.all.is_empty() {
+        if !failure.is_of_missing_task() || self.all.is_empty() {
             return Err(failure);
         }
         let left =

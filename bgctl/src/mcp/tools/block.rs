@@ -7,7 +7,6 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bgd_shared::error::ErrorKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::limits::BLOCK_TIMEOUT_MS;
 use bgd_shared::request::{BlockMode, BlockParams, BlockResult, BlockUntil, TaskBlock};
@@ -166,7 +165,7 @@ impl Shared {
         let all = latest.tasks.iter().map(|task| task.id.into()).collect();
         match self.link.call::<TaskBlock>(BlockParams::look(all)).await {
             Ok(now) => *latest = now,
-            Err(failure) if failure.kind != ErrorKind::TaskNotFound.as_str() => return Err(failure.into()),
+            Err(failure) if !failure.is_of_missing_task() => return Err(failure.into()),
             Err(_) if latest.active.is_empty() => {}
             Err(_) => {
                 let active = latest.active.iter().map(|id| (*id).into()).collect();

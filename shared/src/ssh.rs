@@ -14,6 +14,9 @@ pub const KEEP_ALIVE: [&str; 4] = ["-o", "ServerAliveInterval=15", "-o", "Server
 /// the user has not set.
 pub const PRINT_SETTINGS: [&str; 3] = ["-G", "-o", "BatchMode=no"];
 
+/// The exit code of ssh if it could not connect, was cut off, or a signal killed what it ran.
+pub const CUT: i32 = 255;
+
 /// Messages about a host that was reached, whose authentication or host key is the problem.
 const REFUSALS: [&str; 3] =
     ["Permission denied", "Host key verification failed", "Too many authentication failures"];

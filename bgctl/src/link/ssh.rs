@@ -17,7 +17,7 @@ use bgd_shared::PROTOCOL;
 use bgd_shared::client::FIRST_ANSWER;
 use bgd_shared::owned;
 use bgd_shared::socket::SocketPath;
-use bgd_shared::ssh::{KEEP_ALIVE, PRINT_SETTINGS, can_be_control_path, needs_keep_alive, program};
+use bgd_shared::ssh::{CUT, KEEP_ALIVE, PRINT_SETTINGS, can_be_control_path, needs_keep_alive, program};
 use bgd_shared::transport::Stream;
 use nix::fcntl::Flock;
 use nix::poll::PollFlags;
@@ -28,7 +28,7 @@ use super::children::{self, SHORT, end, ended};
 use super::greeting::{BANNER_BYTES, GreetingError, greet};
 use super::host::Host;
 use super::programs::Programs;
-use super::ssh_failure::{self, Attempt, CUT, UNREACHABLE};
+use super::ssh_failure::{self, Attempt, UNREACHABLE};
 use super::wait::{becomes_ready, time_left};
 use crate::exit::Code;
 use crate::failure::Failure;
@@ -206,7 +206,7 @@ impl<'a> Dial<'a> {
         let stderr_text = stderr_text(errors);
         match status.map(|status| status.code()) {
             None => Err(self.failure(GreetingError::Late, None, &stderr_text)),
-            Some(None | Some(255)) => Err(self.failure(GreetingError::Closed, status, &stderr_text)),
+            Some(None | Some(CUT)) => Err(self.failure(GreetingError::Closed, status, &stderr_text)),
             Some(Some(code)) => Ok(Ended { code, output: text(output), stderr_text }),
         }
     }

@@ -9,7 +9,7 @@ use bgd_shared::PROTOCOL;
 use bgd_shared::client::ClientError;
 use bgd_shared::error_line::ReportedError;
 use bgd_shared::show::signal;
-use bgd_shared::ssh::{WITH_BOOTSTRAP, program, refusal};
+use bgd_shared::ssh::{CUT, WITH_BOOTSTRAP, program, refusal};
 use bgd_shared::task::Exit;
 
 use super::greeting::GreetingError;
@@ -25,9 +25,6 @@ pub const REFUSED: &str = "host_refused";
 
 /// Failure kind: `bgctl` is not installed on the host.
 pub const NO_BGCTL: &str = "no_remote_bgctl";
-
-/// The exit code of ssh if it could not connect, was cut off, or a signal killed what it ran.
-pub const CUT: i32 = 255;
 
 /// A connection that failed.
 pub struct Attempt<'a> {

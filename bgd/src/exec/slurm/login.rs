@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bgd_shared::ssh::{KEEP_ALIVE, PRINT_SETTINGS, can_be_control_path, needs_keep_alive, refusal};
+use bgd_shared::ssh::{CUT, KEEP_ALIVE, PRINT_SETTINGS, can_be_control_path, needs_keep_alive, refusal};
 use bgd_shared::task::Exit;
 use bgd_shared::text::OsText;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -50,9 +50,6 @@ const SESSION: &str =
 
 /// The command line of the connection itself. It ends with the daemon.
 const STAY: &str = r#"exec /bin/sh -c 'printf "\nbgd: session\n"; exec cat >/dev/null'"#;
-
-/// The exit code of ssh if it could not connect, or was cut off.
-const CUT: i32 = 255;
 
 /// A login node.
 #[derive(Debug)]

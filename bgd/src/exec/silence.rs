@@ -45,21 +45,25 @@ pub const UNCHECKED: &str = "it did not answer before the daemon was upgraded";
 
 /// Returns the error for a client whose call was abandoned; `what` may or may not have been done.
 pub fn given_up(what: &str) -> RpcError {
-    let message = format!("the daemon was upgraded before an answer came: it is not known whether {what}");
-    RpcError::new(ErrorKind::Internal, message).hint("check the task, and repeat it if necessary")
+    unknown("the daemon was upgraded before an answer came", what).hint(CHECK)
 }
 
 /// Returns the error for a client whose order was not answered in time; `what` may or may not have been done.
 pub fn no_answer(what: &str) -> RpcError {
-    let message = format!("no answer came in time: it is not known whether {what}");
-    RpcError::new(ErrorKind::Internal, message).hint("check the task, and repeat it if necessary")
+    unknown("no answer came in time", what).hint(CHECK)
 }
 
-/// Returns the error for a client whose call to a machine was cut off; `what` may or may not have been done.
+/// Returns the error for a client whose call to a machine was cut off; `what` may or may not have been done. The caller
+/// knows what to do about that.
 pub fn cut(place: &str, what: &str) -> RpcError {
-    let message =
-        format!("the connection to {place} was lost before an answer came: it is not known whether {what}");
-    RpcError::new(ErrorKind::Internal, message).hint("check the task, and repeat it if necessary")
+    unknown(&format!("the connection to {place} was lost before an answer came"), what)
+}
+
+/// What to do about a call that can be repeated.
+const CHECK: &str = "check the task, and repeat it if necessary";
+
+fn unknown(why: &str, what: &str) -> RpcError {
+    RpcError::new(ErrorKind::Internal, format!("{why}: it is not known whether {what}"))
 }
 
 #[cfg(test)]

@@ -17,13 +17,17 @@ use crate::time::Now;
 impl Core {
     /// Returns how many more tasks fit once the history has given way.
     pub(super) fn room(&self, stays: &Stays) -> usize {
-        let there = self.registry.len() + self.batches.reserved_tasks();
         let most = if self.has_history() {
             self.limits.tasks.saturating_add(self.registry.count_clearable(stays))
         } else {
             self.limits.tasks
         };
-        most.saturating_sub(there)
+        most.saturating_sub(self.taken())
+    }
+
+    /// Returns how many tasks there are, including those that are still to be added.
+    fn taken(&self) -> usize {
+        self.registry.len() + self.batches.reserved_tasks()
     }
 
     /// Refuses this many more bytes if they exceed the limit on memory even once the history has given way.
@@ -90,9 +94,8 @@ impl Core {
             return GivesWay::default();
         }
         let (tasks, bytes) = self.batches.incomplete();
-        let there = self.registry.len() + self.batches.reserved_tasks();
         GivesWay {
-            for_tasks: for_tasks && there.saturating_sub(tasks) > self.limits.tasks,
+            for_tasks: for_tasks && self.taken().saturating_sub(tasks) > self.limits.tasks,
             for_memory: for_memory && self.held().saturating_sub(bytes) > self.limits.memory,
         }
     }

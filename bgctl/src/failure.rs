@@ -151,16 +151,14 @@ impl From<SocketError> for Failure {
             Code::NOT_ALLOWED => "untrusted_socket",
             _ => "no_daemon",
         };
-        let failure = Self::new(code, kind, error.to_string());
-        match error {
-            SocketError::ForeignOwner { owner, me: 0, path } => failure.hint(as_its_user(owner, &path)),
+        let hint = match &error {
+            SocketError::ForeignOwner { owner, me: 0, path } => Some(as_its_user(*owner, path)),
             // Any other folder may be shared on purpose, such as /tmp.
-            SocketError::TooOpen { path, .. } if is_usual(&path) => {
-                failure.hint(open_only_to_its_user(&path))
-            }
-            SocketError::Closed { path, .. } => failure.hint(open_only_to_its_user(&path)),
-            _ => failure,
-        }
+            SocketError::TooOpen { path, .. } if is_usual(path) => Some(open_only_to_its_user(path)),
+            SocketError::Closed { path, .. } => Some(open_only_to_its_user(path)),
+            _ => error.hint().map(str::to_owned),
+        };
+        Self { hint, ..Self::new(code, kind, error.to_string()) }
     }
 }
 

@@ -22,23 +22,23 @@ pub struct SocketPath {
 /// Maximum length of a socket's path, in bytes: the size of `sun_path`, less the final NUL.
 pub const PATH_BYTES: usize = 107;
 
-/// A problem with a socket's path or folder.
+/// A problem with a socket's path or folder. [`SocketError::hint`] says what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// The path does not fit into a socket address.
-    #[error("the socket path {} has {} bytes, at most {PATH_BYTES} fit; set BGD_SOCKET to a shorter one", .0.display(), .0.as_os_str().len())]
+    #[error("the socket path {} has {} bytes, at most {PATH_BYTES} fit", .0.display(), .0.as_os_str().len())]
     PathTooLong(PathBuf),
     /// A relative path would name a different socket in each folder.
     #[error("{0}")]
     NotAbsolute(RelativePath),
     /// The folder is a symbolic link, which another user may have placed.
-    #[error("{} is a symbolic link; remove it, or set BGD_SOCKET to a path in a folder of your own", .0.display())]
+    #[error("{} is a symbolic link", .0.display())]
     Link(PathBuf),
     /// The folder's path is not a folder.
-    #[error("{} is not a folder; remove it, or set BGD_SOCKET to a path in a folder of your own", .0.display())]
+    #[error("{} is not a folder", .0.display())]
     NotAFolder(PathBuf),
     /// Another user owns the folder.
-    #[error("{} belongs to uid {owner}, not to you (uid {me}); set BGD_SOCKET to a path in a folder of your own", .path.display())]
+    #[error("{} belongs to uid {owner}, not to you (uid {me})", .path.display())]
     ForeignOwner {
         /// The folder.
         path: PathBuf,
@@ -48,7 +48,7 @@ pub enum SocketError {
         me: u32,
     },
     /// Other users may enter the folder.
-    #[error("{} has mode {mode:04o}, so others could reach the socket; use a folder that only you can access (mode 0700)", .path.display())]
+    #[error("{} has mode {mode:04o}, so others could reach the socket", .path.display())]
     TooOpen {
         /// The folder.
         path: PathBuf,
@@ -56,7 +56,7 @@ pub enum SocketError {
         mode: u32,
     },
     /// The user owns the folder, but lacks rights to it.
-    #[error("{} has mode {mode:04o}, so you can't use it yourself; give yourself all rights to it (mode 0700)", .path.display())]
+    #[error("{} has mode {mode:04o}, so you can't use it yourself", .path.display())]
     Closed {
         /// The folder.
         path: PathBuf,
@@ -67,13 +67,34 @@ pub enum SocketError {
     #[error("{} does not exist", .0.display())]
     Missing(PathBuf),
     /// The folder could not be inspected or created.
-    #[error("the socket's folder {}: {source}; set XDG_RUNTIME_DIR to a writable folder, or BGD_SOCKET to a path in one", .path.display())]
+    #[error("the socket's folder {}: {source}", .path.display())]
     Io {
         /// The folder.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
+}
+
+impl SocketError {
+    /// Returns what the user can do; `None` if the folder is merely missing.
+    pub fn hint(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::PathTooLong(_) => "set BGD_SOCKET to a shorter path",
+            Self::NotAbsolute(RelativePath { variable: Some(_), .. }) => "begin it with a slash, or unset it",
+            Self::NotAbsolute(RelativePath { variable: None, .. }) => {
+                "begin it with a slash, in --socket or BGD_SOCKET"
+            }
+            Self::Link(_) | Self::NotAFolder(_) => {
+                "remove it, or set BGD_SOCKET to a path in a folder of your own"
+            }
+            Self::ForeignOwner { .. } => "set BGD_SOCKET to a path in a folder of your own",
+            Self::TooOpen { .. } => "use a folder that only you can access (mode 0700)",
+            Self::Closed { .. } => "give yourself all rights to it (mode 0700)",
+            Self::Io { .. } => "set XDG_RUNTIME_DIR to a writable folder, or BGD_SOCKET to a path in one",
+            Self::Missing(_) => return None,
+        })
+    }
 }
 
 /// A path that should be absolute, and where it is from.
@@ -89,12 +110,9 @@ impl fmt::Display for RelativePath {
         let path = self.path.display();
         match self.variable {
             Some(name) => {
-                write!(f, "{name} is {path}, which is not absolute: begin it with a slash, or unset it")
+                write!(f, "{name} is {path}, which is not absolute")
             }
-            None => write!(
-                f,
-                "the socket path {path} is not absolute: begin it with a slash, in --socket or BGD_SOCKET"
-            ),
+            None => write!(f, "the socket path {path} is not absolute"),
         }
     }
 }
@@ -235,11 +253,12 @@ mod tests {
 
     #[test]
     fn error_about_a_relative_path_names_its_variable() {
-        let said = |socket: Option<&str>, runtime: &str| {
-            SocketPath::of(socket.map(PathBuf::from), Some(runtime.into())).unwrap().unwrap_err().to_string()
+        let error = |socket: Option<&str>, runtime: &str| {
+            SocketPath::of(socket.map(PathBuf::from), Some(runtime.into())).unwrap().unwrap_err()
         };
-        assert!(said(None, "rel").starts_with("XDG_RUNTIME_DIR is rel, which is not absolute: "));
-        assert!(said(Some("s"), "rel").ends_with(" in --socket or BGD_SOCKET"));
+        assert_eq!(error(None, "rel").to_string(), "XDG_RUNTIME_DIR is rel, which is not absolute");
+        assert!(error(None, "rel").hint().unwrap().ends_with("or unset it"));
+        assert!(error(Some("s"), "rel").hint().unwrap().ends_with(" in --socket or BGD_SOCKET"));
         assert!(SocketPath::of(Some("/s".into()), Some("rel".into())).unwrap().is_ok(), "it is not used");
     }
 

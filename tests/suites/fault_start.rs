@@ -331,7 +331,7 @@ fn r01_untrusted_runtime_folder_is_refused_with_specific_error_as_root() {
     fs::DirBuilder::new().mode(0o700).create(&run).unwrap();
 
     symlink(home.home().join("state"), &folder).unwrap();
-    refused(&mut home, 77, &["run/bgd is a symbolic link; remove it"]);
+    refused(&mut home, 77, &["run/bgd is a symbolic link\n", "remove it, or set BGD_SOCKET"]);
     fs::remove_file(&folder).unwrap();
 
     fs::write(&folder, "").unwrap();

@@ -179,7 +179,7 @@ fn start_without_usable_state_folder_says_what_to_set() {
     let refused = Outcome::of(home.bgctl(&["daemon", "start"]).env("XDG_STATE_HOME", &file)).expect_code(69);
     let folder = format!("the state folder {}: ", file.join("bgd").display());
     assert!(refused.stderr.contains(&folder), "{}", refused.stderr);
-    assert!(refused.stderr.contains("Not a directory; set XDG_STATE_HOME to"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("Not a directory\nhint: set XDG_STATE_HOME to"), "{}", refused.stderr);
 }
 
 #[test]

@@ -387,14 +387,20 @@ fn is_kept(name: &OsStr) -> bool {
     })
 }
 
-/// Parses a daemon's first message: `ready`, `ready` and `lost <count>`, `taken`, or `error <exit code> <message>`.
+/// Parses a daemon's first message: `ready`, `ready` and `lost <count>`, `taken`, or `error <exit code> <message>` and
+/// `hint <text>`.
 fn parse_report(words: &[u8]) -> Result<StartReport, Failure> {
     let text = String::from_utf8_lossy(words);
     let text = text.trim_end();
     if let Some(error) = text.strip_prefix("error ") {
         let (code, message) = error.split_once(' ').unwrap_or(("", error));
         let code = code.parse().ok().filter(|code| *code != 0).map_or(Code::NO_DAEMON, Code);
-        return Err(Failure::new(code, "no_daemon", format!("the daemon can't start: {message}")));
+        let (message, hint) = match message.rsplit_once("\nhint ") {
+            Some((message, hint)) => (message, Some(hint.to_owned())),
+            None => (message, None),
+        };
+        let failure = Failure::new(code, "no_daemon", format!("the daemon can't start: {message}"));
+        return Err(Failure { hint, ..failure });
     }
     if let Some(lost) = text.strip_prefix("ready\nlost ").and_then(|lost| lost.parse().ok()) {
         return Ok(StartReport::Ready { lost });
@@ -455,7 +461,11 @@ mod tests {
         assert_eq!(parse_report(b"taken\n"), Ok(StartReport::Taken));
         let refused = parse_report(b"error 78 config.toml: unknown key `tsks`\n").unwrap_err();
         assert_eq!(refused.code, Code::CONFIG);
-        assert!(refused.message.ends_with("config.toml: unknown key `tsks`"));
+        assert!(refused.message.ends_with("config.toml: unknown key `tsks`") && refused.hint.is_none());
+        let refused = parse_report(b"error 77 /run/bgd is a symbolic link\nhint remove it\n").unwrap_err();
+        assert!(
+            refused.message.ends_with("is a symbolic link") && refused.hint.as_deref() == Some("remove it")
+        );
         assert_eq!(parse_report(b"error 0 nonsense").unwrap_err().code, Code::NO_DAEMON);
         assert_eq!(parse_report(b"").unwrap_err().code, Code::NO_DAEMON);
         assert!(parse_report(b"").unwrap_err().hint.unwrap().contains("bgd/bgd.log"));

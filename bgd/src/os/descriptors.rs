@@ -27,12 +27,11 @@ const FEWEST: u64 = 64;
 /// Checks that this process may have enough descriptors. The daemon raises its own soft limit, so the hard one counts.
 ///
 /// # Errors
-/// There are too few, with what to do.
+/// There are too few.
 pub fn check_limit() -> Result<(), String> {
     match getrlimit(Resource::RLIMIT_NOFILE) {
         Ok((_, hard)) if hard < FEWEST => Err(format!(
-            "the limit of open files is {hard} (`ulimit -Hn`), and the daemon needs at least {FEWEST}: raise it; in a \
-             systemd unit, LimitNOFILE= sets it"
+            "the limit of open files is {hard} (`ulimit -Hn`), and the daemon needs at least {FEWEST}"
         )),
         Ok(_) | Err(_) => Ok(()),
     }

@@ -49,7 +49,7 @@ pub struct Args {
     #[arg(long, value_name = "WHY", requires = "carried", hide = true)]
     pub refused: Option<String>,
 
-    /// Detach, and report to this descriptor: `ready` (and `lost COUNT` if a killed daemon lost tasks), `taken`, or `error CODE MESSAGE`
+    /// Detach, and report to this descriptor: `ready` (and `lost COUNT` if a killed daemon lost tasks), `taken`, or `error CODE MESSAGE` (and `hint TEXT`)
     #[arg(long, value_name = "FD")]
     pub ready_fd: Option<RawFd>,
 }

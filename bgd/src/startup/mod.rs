@@ -102,8 +102,8 @@ pub fn main() -> ExitCode {
     match start(&args, &mut ready) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            ready.say(&format!("error {} {}\n", failure.code, failure.message));
-            print_error(&failure.message);
+            ready.say(&failure.report());
+            print_error(&failure.to_string());
             ExitCode::from(failure.code)
         }
     }
@@ -144,7 +144,7 @@ fn check(args: &Args) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            print_error(&failure.message);
+            print_error(&failure.to_string());
             ExitCode::from(failure.code)
         }
     }
@@ -178,7 +178,9 @@ fn start(args: &Args, ready: &mut Ready) -> Result<(), Failure> {
     if args.log_target() == log::Target::File {
         warn_of_log_level();
     }
-    descriptors::check_limit().map_err(|why| Failure::new(UNAVAILABLE, why))?;
+    descriptors::check_limit().map_err(|why| {
+        Failure::new(UNAVAILABLE, why).hint("raise it; in a systemd unit, LimitNOFILE= sets it")
+    })?;
     socket.prepare_folder()?;
     let Some(lock) = take_lock(&socket.beside("lock"))? else {
         ready.say("taken\n");
@@ -336,8 +338,7 @@ fn open_socket(socket: &SocketPath, address: &mut Address) -> Result<AsyncListen
     address.wait_until_let_go();
     address.listen().map_err(unusable)?.map_err(|in_the_way| {
         let what = in_the_way.what();
-        let message = format!("{path} {what}: remove it, or use another socket path");
-        Failure::new(NO_PERMISSION, message)
+        Failure::new(NO_PERMISSION, format!("{path} {what}")).hint("remove it, or use another socket path")
     })
 }
 

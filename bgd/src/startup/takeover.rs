@@ -98,8 +98,8 @@ pub fn main(args: &Args, state: RawFd) -> ExitCode {
     match take_over(args, file) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            tracing::error!(message = %failure.message, "the daemon ends");
-            print_error(&failure.message);
+            tracing::error!(message = %failure, "the daemon ends");
+            print_error(&failure.to_string());
             ExitCode::from(failure.code)
         }
     }
@@ -137,8 +137,9 @@ fn internal(what: &str) -> Failure {
 /// Goes back to the previous program, unless this is that program. Returns the failure if that is not possible.
 fn given_up(guard: Option<Guard>, failure: Failure) -> Failure {
     let Some(guard) = guard else { return failure };
-    let error = guard.go_back(&failure.message);
-    stranded(&failure.message, &error)
+    let why = failure.to_string();
+    let error = guard.go_back(&why);
+    stranded(&why, &error)
 }
 
 /// Returns the failure of a program that can neither take over nor go back.
@@ -183,7 +184,7 @@ impl Guard {
             Ok(Self { verdict, thread })
         });
         started.map_err(|error| {
-            let why = internal(&format!("no guard: {error}")).message;
+            let why = internal(&format!("no guard: {error}")).to_string();
             stranded(&why, &go_back(head, state, &why))
         })
     }

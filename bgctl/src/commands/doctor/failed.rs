@@ -22,11 +22,7 @@ pub fn unanswered(part: &'static str, name: &str, failure: &Failure, log: Option
 
 fn check(part: &'static str, name: &str, failure: &Failure, log: impl FnOnce() -> Option<String>) -> Check {
     let advice = match failure.code {
-        Code::CONFIG if names_line(&failure.message) => {
-            Some("correct that line; then bgctl daemon start, or bgctl daemon reload if one runs")
-        }
         Code::CONFIG => Some("correct that; then bgctl daemon start, or bgctl daemon reload if one runs"),
-        _ if has_advice(&failure.message) => Some(AS_IT_SAYS),
         // Without a socket that may be used, the daemon can't be asked.
         Code::NOT_ALLOWED => Some("set BGD_SOCKET to a path in a folder of your own with mode 0700"),
         _ => None,
@@ -38,20 +34,6 @@ fn check(part: &'static str, name: &str, failure: &Failure, log: impl FnOnce() -
 /// The hint for a message that leaves nothing to add.
 const AS_IT_SAYS: &str = "correct that, then run bgctl doctor again";
 
-/// The verbs with which messages advise.
-const ADVICE: [&str; 8] = ["set", "remove", "begin", "use", "raise", "name", "give", "end"];
-
-/// Reports whether a message says itself what to do: after a semicolon or a colon.
-fn has_advice(message: &str) -> bool {
-    let starts = |part: &str| part.split(' ').next().is_some_and(|verb| ADVICE.contains(&verb));
-    message.split("; ").skip(1).chain(message.split(": ").skip(1)).any(starts)
-}
-
-/// Reports whether a message about the configuration names the place of a text in it. An unreadable file has none.
-fn names_line(message: &str) -> bool {
-    message.contains(": line ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -59,9 +41,9 @@ mod tests {
     #[test]
     fn r168_hint_about_the_configuration_fits_its_error() {
         let hint =
-            |message: &str| failed("daemon", "x", &Failure::new(Code::CONFIG, "x", message)).hint.unwrap();
-        assert!(hint("/c: line 3, column 1: unknown key `x`").starts_with("correct that line;"));
-        assert!(hint("/c: Permission denied (os error 13)").starts_with("correct that;"));
+            |code, message: &str| failed("daemon", "x", &Failure::new(code, "x", message)).hint.unwrap();
+        assert!(hint(Code::CONFIG, "/c: line 3: unknown key `x`").ends_with("daemon reload if one runs"));
+        assert!(hint(Code::NO_DAEMON, "it ended").contains("daemon's log"));
     }
 
     #[test]
@@ -72,12 +54,7 @@ mod tests {
         };
         let path = log.path().display().to_string();
         assert!(hint("it ended", Some(log.path())).ends_with(&path));
-        for (message, log) in [
-            ("it ended", Some(Path::new("/no/such/bgd.log"))),
-            ("it ended", None),
-            ("/run/bgd: Permission denied; set XDG_RUNTIME_DIR to a writable folder", Some(log.path())),
-            ("/s is not a socket: remove it, or use another socket path", Some(log.path())),
-        ] {
+        for (message, log) in [("it ended", Some(Path::new("/no/such/bgd.log"))), ("it ended", None)] {
             assert_eq!(hint(message, log), AS_IT_SAYS, "{message}");
         }
         let hinted = Failure::new(Code::NO_DAEMON, "no_daemon", "it ended").hint("wait");

@@ -405,12 +405,12 @@ impl TestDaemon {
 }
 
 impl Word {
-    /// Reads the report, up to the end of the line or to EOF.
+    /// Reads the report: a line, or all that an error says.
     #[track_caller]
     fn read(pipe: &mut io::PipeReader) -> Self {
         let mut text = Vec::new();
         let mut byte = [0];
-        while text.last() != Some(&b'\n') {
+        while text.last() != Some(&b'\n') || text.starts_with(b"error ") {
             assert!(
                 readable(pipe.as_fd(), PATIENCE),
                 "bgd says neither that it listens nor that it does not"

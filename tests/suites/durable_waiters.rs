@@ -11,30 +11,30 @@ use bgd_tests::shared::proc;
 use bgd_tests::shared::request::{DaemonStatusOf, ListParams, NoParams, TaskList};
 use bgd_tests::shared::task::Status;
 use bgd_tests::user::must_be_root;
-use bgd_tests::{Process, Terminal, TestDaemon, executable, wait};
+use bgd_tests::{Process, Terminal, TestDaemon, wait};
 use rustix::process::Signal;
 use serde_json::Value;
 
 use super::channel_tty::Gate;
 use super::durable_held_up::{has_run_once, injected, with_unreadable_program};
 
-const GOES_ON: &str = "bgctl: the daemon has ended; the next one takes over its tasks\n";
+pub(super) const GOES_ON: &str = "bgctl: the daemon has ended; the next one takes over its tasks\n";
 
 fn begin(daemon: &TestDaemon, args: &[&str]) -> Child {
     spawn(&mut daemon.bgctl(args))
 }
 
-fn spawn(bgctl: &mut Command) -> Child {
+pub(super) fn spawn(bgctl: &mut Command) -> Child {
     bgctl.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("bgctl")
 }
 
 /// Counts the connections of others, through a connection of its own.
-struct Clients(Client);
+pub(super) struct Clients(Client);
 
 impl Clients {
     /// Waits until nobody else is connected, as clients that are about to leave must not be counted as new ones.
     #[track_caller]
-    fn none(daemon: &TestDaemon) -> Self {
+    pub(super) fn none(daemon: &TestDaemon) -> Self {
         let mut clients = Self(daemon.client());
         clients.connected(0);
         clients
@@ -42,7 +42,7 @@ impl Clients {
 
     /// Waits until this many connections have been made.
     #[track_caller]
-    fn connected(&mut self, count: u64) {
+    pub(super) fn connected(&mut self, count: u64) {
         wait::poll_until("the clients", || {
             let status = self.0.call::<DaemonStatusOf>(&NoParams {}).unwrap();
             (status.connections == count + 1).then_some(())
@@ -60,7 +60,7 @@ fn asleep(client: &Child) {
 /// Waits until nothing is on its way between these clients and the daemon: all of them sleep at the same time. Then each
 /// client waits for an answer that comes only with an event.
 #[track_caller]
-fn at_rest<'a>(daemon: &TestDaemon, clients: impl Iterator<Item = &'a Child>) {
+pub(super) fn at_rest<'a>(daemon: &TestDaemon, clients: impl Iterator<Item = &'a Child>) {
     let open = |pid| Process::open(pid).expect("it lives");
     let processes: Vec<Process> =
         clients.map(|client| client.id().cast_signed()).chain([daemon.pid()]).map(open).collect();
@@ -82,7 +82,7 @@ fn at_rest<'a>(daemon: &TestDaemon, clients: impl Iterator<Item = &'a Child>) {
 
 /// Starts this block, and returns once it waits and nobody else is connected.
 #[track_caller]
-fn blocked(daemon: &TestDaemon, mut block: Command) -> Child {
+pub(super) fn blocked(daemon: &TestDaemon, mut block: Command) -> Child {
     let mut clients = Clients::none(daemon);
     let block = spawn(&mut block);
     clients.connected(1);
@@ -91,7 +91,7 @@ fn blocked(daemon: &TestDaemon, mut block: Command) -> Child {
 }
 
 /// Returns the exit code and both output streams.
-fn ended(child: Child) -> (Option<i32>, String, String) {
+pub(super) fn ended(child: Child) -> (Option<i32>, String, String) {
     let output = child.wait_with_output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (output.status.code(), text(output.stdout), text(output.stderr))
@@ -147,29 +147,6 @@ fn r126_waiters_and_followers_continue_with_next_daemon() {
         // A client that waits for a line may find it in the file before it notices the kill.
         assert!(stderr == GOES_ON || code == 0 && stderr.is_empty(), "{stderr}");
     }
-    stop(&daemon);
-}
-
-#[test]
-fn r126_waiter_follows_daemons_killed_one_after_another() {
-    let mut daemon = TestDaemon::durable("");
-    let gate = Gate::new(&daemon, "gate");
-    let id = daemon.submit_shell("read x <gate");
-    daemon.wait_running(id);
-    let mut block = blocked(&daemon, daemon.bgctl(&["block", &id.to_string()]));
-    let mut errors = BufReader::new(block.stderr.take().unwrap());
-    daemon.kill9();
-    for kills in 1..8 {
-        let mut message = String::new();
-        errors.read_line(&mut message).unwrap();
-        assert_eq!(message, GOES_ON, "after {kills} kills");
-        if kills < 7 {
-            daemon.process().kill();
-        }
-    }
-    gate.open();
-    let (exited, written, _) = ended(block);
-    assert_eq!(exited, Some(0), "{written}");
     stop(&daemon);
 }
 
@@ -437,53 +414,6 @@ fn r126_waiter_does_not_restart_daemon_killed_during_stop() {
     daemon.launch();
     daemon.run(&["signal", &id.to_string(), "KILL"]).success();
     daemon.block(&[id]);
-    daemon.run(&["daemon", "stop", "--cancel"]).success();
-}
-
-#[test]
-fn r126_waiter_fails_if_next_daemon_lacks_the_tasks() {
-    let mut daemon = TestDaemon::durable("");
-    let id = daemon.submit_shell("exec sleep 1000");
-    daemon.wait_running(id);
-    let block = blocked(&daemon, daemon.bgctl(&["block", &id.to_string()]));
-    daemon.write_config("durable = false");
-    daemon.kill9();
-    let (exited, _, stderr) = ended(block);
-    assert_eq!(exited, Some(69), "{stderr}");
-    assert!(!stderr.contains("takes over its tasks"), "{stderr}");
-    wait::poll_until("the daemon that it has started", || holder::of(daemon.socket_path()));
-    daemon.run(&["daemon", "stop"]).success();
-}
-
-#[test]
-fn r126_waiter_reports_next_daemon_that_fails_to_start() {
-    let mut daemon = TestDaemon::durable("");
-    let id = daemon.submit_shell("exec sleep 1000");
-    daemon.wait_running(id);
-    let program = daemon.home().join("broken");
-    executable::write(&program, "#!/bin/sh\nexit 3\n");
-    let mut block = daemon.bgctl(&["block", &id.to_string()]);
-    block.env("BGD_DAEMON", &program);
-    let block = blocked(&daemon, block);
-    daemon.kill9();
-    let (exited, _, stderr) = ended(block);
-    assert_eq!(exited, Some(69), "{stderr}");
-    assert!(stderr.contains("the daemon ended before it was ready"), "{stderr}");
-    daemon.launch();
-    daemon.run(&["daemon", "stop", "--cancel"]).success();
-}
-
-#[test]
-fn r126_no_start_flag_keeps_waiter_from_starting_daemon() {
-    let mut daemon = TestDaemon::durable("");
-    let id = daemon.submit_shell("exec sleep 1000");
-    daemon.wait_running(id);
-    let block = blocked(&daemon, daemon.bgctl(&["--no-start", "block", &id.to_string()]));
-    daemon.kill9();
-    let (exited, _, stderr) = ended(block);
-    assert_eq!(exited, Some(69), "{stderr}");
-    assert_eq!(holder::of(daemon.socket_path()), None, "no daemon was started");
-    daemon.launch();
     daemon.run(&["daemon", "stop", "--cancel"]).success();
 }
 

@@ -54,6 +54,7 @@ mod durable_notices;
 mod durable_orders;
 mod durable_reboot;
 mod durable_stops;
+mod durable_successors;
 mod durable_sync;
 mod durable_waiters;
 mod elsewhere;

@@ -85,6 +85,29 @@ const WORDS_BYTES: usize = 16 * 1024;
 /// How long a daemon may take until it is ready. It gives the processes of each dead daemon 5 seconds to end.
 const START: Duration = BUSY;
 
+/// Why no daemon could be started.
+#[derive(Debug, PartialEq, Eq)]
+pub enum StartError {
+    /// The daemon that was started ended before it answered.
+    Ended(Failure),
+    /// Anything else, which another attempt would not change.
+    Refused(Failure),
+}
+
+impl From<Failure> for StartError {
+    fn from(failure: Failure) -> Self {
+        Self::Refused(failure)
+    }
+}
+
+impl From<StartError> for Failure {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Ended(failure) | StartError::Refused(failure) => failure,
+        }
+    }
+}
+
 /// Connects; with `start`, starts a daemon if there is none. Waits for a daemon that another `bgctl` is starting.
 ///
 /// # Errors
@@ -100,6 +123,19 @@ pub fn connect(socket: &SocketPath, start: bool) -> Result<(Client, Started), Fa
         Ok(client) => Ok((client, Started::Before)),
         Err(ClientError::Connect(error)) if start && error.is_absent() => start_daemon(socket),
         Err(error) => Err(absent(socket, error)),
+    }
+}
+
+/// Connects, and starts a daemon if there is none. Distinguishes one that ends while it starts, as it was killed for
+/// instance.
+///
+/// # Errors
+/// The daemon could not be started, or the socket must not be trusted.
+pub fn connect_or_start(socket: &SocketPath) -> Result<(Client, Started), StartError> {
+    match Client::connect(socket) {
+        Ok(client) => Ok((client, Started::Before)),
+        Err(ClientError::Connect(error)) if error.is_absent() => begin(&take_turn(socket)?, socket, &[]),
+        Err(error) => Err(absent(socket, error).into()),
     }
 }
 
@@ -225,29 +261,46 @@ pub fn take_turn(socket: &SocketPath) -> Result<Turn, Failure> {
 /// # Errors
 /// The daemon could not be started.
 pub fn start_in_turn(
-    _turn: &Turn,
+    turn: &Turn,
     socket: &SocketPath,
     variables: &[(String, String)],
 ) -> Result<(Client, Started), Failure> {
+    Ok(begin(turn, socket, variables)?)
+}
+
+fn begin(
+    _turn: &Turn,
+    socket: &SocketPath,
+    variables: &[(String, String)],
+) -> Result<(Client, Started), StartError> {
     match Client::connect(socket) {
         Ok(client) => return Ok((client, Started::Before)),
         Err(ClientError::Connect(error)) if error.is_absent() => {}
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(Failure::from(error).into()),
     }
     let (mut pauses, since) = (pauses(), Instant::now());
     loop {
-        if let StartReport::Ready { lost } = spawn(socket, variables)? {
-            return Ok((Client::connect(socket)?, Started::ByUs { lost }));
+        match spawn(socket, variables)? {
+            StartReport::Ready { lost } => {
+                return match Client::connect(socket) {
+                    Err(ClientError::Connect(error)) if error.is_absent() => {
+                        Err(StartError::Ended(absent(socket, error.into())))
+                    }
+                    connected => Ok((connected.map_err(Failure::from)?, Started::ByUs { lost })),
+                };
+            }
+            StartReport::Taken => {}
+            StartReport::Ended => return Err(StartError::Ended(ended_early())),
         }
         // Another daemon holds the lock. Either it was started by other means a moment ago or its socket was removed,
         // and the socket is about to appear; or it was killed and is not quite gone, and the next daemon gets the lock.
         match Client::connect(socket) {
             Err(ClientError::Connect(error)) if error.is_absent() => {
                 let pause = pauses.next().or_else(|| pause_for_socket(socket, since));
-                let Some(pause) = pause else { return Err(never_listens(socket, error.into())) };
+                let Some(pause) = pause else { return Err(never_listens(socket, error.into()).into()) };
                 std::thread::sleep(pause);
             }
-            other => return Ok((other?, Started::Before)),
+            other => return Ok((other.map_err(Failure::from)?, Started::Before)),
         }
     }
 }
@@ -259,6 +312,8 @@ enum StartReport {
     Ready { lost: u64 },
     /// Another daemon holds the lock of this socket.
     Taken,
+    /// None: it ended before.
+    Ended,
 }
 
 /// Makes the daemon's program check the configuration that it would start with.
@@ -387,7 +442,7 @@ fn is_kept(name: &OsStr) -> bool {
     })
 }
 
-/// Parses a daemon's first message: `ready`, `ready` and `lost <count>`, `taken`, or `error <exit code> <message>` and
+/// Parses a daemon's first message: nothing if it has ended, `ready`, `ready` and `lost <count>`, `taken`, or `error <exit code> <message>` and
 /// `hint <text>`.
 fn parse_report(words: &[u8]) -> Result<StartReport, Failure> {
     let text = String::from_utf8_lossy(words);
@@ -408,8 +463,7 @@ fn parse_report(words: &[u8]) -> Result<StartReport, Failure> {
     match text {
         "ready" => Ok(StartReport::Ready { lost: 0 }),
         "taken" => Ok(StartReport::Taken),
-        "" => Err(Failure::new(Code::NO_DAEMON, "no_daemon", "the daemon ended before it was ready")
-            .hint(format!("its log may say why: {}", log_file().display()))),
+        "" => Ok(StartReport::Ended),
         other => {
             let message = format!("unexpected message from the starting daemon: {other:?}");
             Err(Failure::new(Code::NO_DAEMON, "no_daemon", message)
@@ -431,6 +485,11 @@ pub fn connect_patiently(socket: &SocketPath) -> Result<Client, Failure> {
         }
     }
     Client::connect(socket).map_err(|error| never_listens(socket, error))
+}
+
+fn ended_early() -> Failure {
+    Failure::new(Code::NO_DAEMON, "no_daemon", "the daemon ended before it was ready")
+        .hint(format!("its log may say why: {}", log_file().display()))
 }
 
 fn never_ready(pid: u32) -> Failure {
@@ -467,8 +526,8 @@ mod tests {
             refused.message.ends_with("is a symbolic link") && refused.hint.as_deref() == Some("remove it")
         );
         assert_eq!(parse_report(b"error 0 nonsense").unwrap_err().code, Code::NO_DAEMON);
-        assert_eq!(parse_report(b"").unwrap_err().code, Code::NO_DAEMON);
-        assert!(parse_report(b"").unwrap_err().hint.unwrap().contains("bgd/bgd.log"));
+        assert_eq!(parse_report(b""), Ok(StartReport::Ended));
+        assert!(ended_early().hint.unwrap().contains("bgd/bgd.log"));
         assert_eq!(parse_report(b"\xff").unwrap_err().code, Code::NO_DAEMON);
     }
 

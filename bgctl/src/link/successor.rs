@@ -10,12 +10,11 @@ use bgd_shared::request::{Hello, HelloParams};
 use bgd_shared::socket::SocketPath;
 use bgd_shared::transport::{self, ConnectError};
 
-use super::connect::{self, Started};
+use super::connect::{self, StartError, Started};
 use super::turn::Turn;
 use crate::failure::Failure;
 
-/// Maximum number of attempts to reach the next daemon. A process that waits for a task must not keep starting daemons
-/// that die at once.
+/// Maximum number of connections that may be closed before the next daemon has answered.
 const TRIES: u32 = 8;
 
 /// Maximum number of daemons that may end within [`BURST_TIME`].
@@ -24,6 +23,17 @@ const BURST: u32 = 10;
 /// The time in which ended daemons are counted, from the first one on. Service managers restart a crashing daemon about
 /// as often.
 const BURST_TIME: Duration = Duration::from_secs(10);
+
+/// The outcome of an attempt to connect to the next daemon.
+enum Attempt {
+    Connected(Box<Client>, Started),
+    /// The daemon can't be started, or refuses the connection.
+    Refused(Failure),
+    /// The daemon that was starting has ended.
+    Ended(Failure),
+    /// The old daemon, which was not quite gone, or the next one closed the connection.
+    Closed,
+}
 
 /// The daemons that have ended while this process waited.
 #[derive(Debug, Default)]
@@ -41,39 +51,57 @@ impl Successors {
     }
 
     /// Connects to the daemon that has the tasks of one that has just closed its connections; with `starts`, starts it
-    /// if it is not running. `None` if the tasks are lost, the daemon was stopped, too many daemons have ended within a
-    /// short time, or no process starts the next one.
+    /// if it is not running. A daemon that ends before it answers has a successor, too. `None` if the tasks are lost,
+    /// the daemon was stopped, too many daemons have ended within a short time, or no process starts the next one.
     ///
     /// # Errors
-    /// The next daemon could not be started.
+    /// The next daemon could not be started, or too many have ended before they answered.
     pub fn next(&mut self, socket: &SocketPath, starts: bool) -> Option<Result<(Client, Started), Failure>> {
-        if !self.may_follow() {
-            return None;
-        }
-        for _ in 0..TRIES {
-            let (note, is_started) = left_at(socket)?;
-            let connected = if is_started {
-                // The process that restarts the daemon starts it, or another one that waits for it.
-                Ok(connect::connect(socket, false).ok()?)
-            } else if starts {
-                connect::connect(socket, true)
-            } else {
-                // A service manager may start it again.
-                Ok((connect::connect_patiently(socket).ok()?, Started::Before))
-            };
-            let (mut client, started) = match connected {
-                Ok(connected) => connected,
-                Err(failure) => return Some(Err(failure)),
-            };
-            let before = self.instance.as_ref().unwrap_or(&note.instance);
-            match client.call::<Hello>(&HelloParams::default()) {
-                // The old daemon was not quite gone.
-                Err(ClientError::Closed | ClientError::Io(_)) => {}
-                Err(error) => return Some(Err(error.into())),
-                Ok(hello) => return (hello.instance == *before).then_some(Ok((client, started))),
+        let (mut tries, mut last) = (0, None);
+        while self.may_follow() {
+            loop {
+                match self.attempt(socket, starts)? {
+                    Attempt::Connected(client, started) => return Some(Ok((*client, started))),
+                    Attempt::Refused(failure) => return Some(Err(failure)),
+                    Attempt::Ended(failure) => {
+                        last = Some(Err(failure));
+                        break;
+                    }
+                    Attempt::Closed => {
+                        tries += 1;
+                        if tries == TRIES {
+                            return None;
+                        }
+                    }
+                }
             }
         }
-        None
+        last
+    }
+
+    /// Makes one attempt to connect to the next daemon. `None` as for [`Self::next`].
+    fn attempt(&self, socket: &SocketPath, starts: bool) -> Option<Attempt> {
+        let (note, is_started) = left_at(socket)?;
+        let connected = if is_started {
+            // The process that restarts the daemon starts it, or another one that waits for it.
+            connect::connect(socket, false).map_err(StartError::Ended)
+        } else if starts {
+            connect::connect_or_start(socket)
+        } else {
+            // A service manager may start it again.
+            Ok((connect::connect_patiently(socket).ok()?, Started::Before))
+        };
+        let (mut client, started) = match connected {
+            Ok(connected) => connected,
+            Err(StartError::Ended(failure)) => return Some(Attempt::Ended(failure)),
+            Err(StartError::Refused(failure)) => return Some(Attempt::Refused(failure)),
+        };
+        let before = self.instance.as_ref().unwrap_or(&note.instance);
+        match client.call::<Hello>(&HelloParams::default()) {
+            Err(ClientError::Closed | ClientError::Io(_)) => Some(Attempt::Closed),
+            Err(error) => Some(Attempt::Refused(error.into())),
+            Ok(hello) => (hello.instance == *before).then(|| Attempt::Connected(Box::new(client), started)),
+        }
     }
 
     /// Counts a daemon that has ended. Reports whether the next one may be waited for.

@@ -5,6 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 
 use bgd_tests::shared::holder;
+use bgd_tests::shared::request::{Hello, HelloParams};
 use bgd_tests::{TestDaemon, bgd_path, executable, wait};
 
 use super::channel_tty::Gate;
@@ -116,4 +117,16 @@ fn r126_waiter_fails_if_next_daemon_lacks_the_tasks() {
     assert!(!stderr.contains("takes over its tasks"), "{stderr}");
     wait::poll_until("the daemon that it has started", || holder::of(daemon.socket_path()));
     daemon.run(&["daemon", "stop"]).success();
+}
+
+#[test]
+fn r126_refused_connection_is_not_reported_as_end_of_daemon() {
+    let daemon = TestDaemon::durable("[limits]\nconnections = 1");
+    let mut client = daemon.client();
+    client.call::<Hello>(&HelloParams::default()).unwrap();
+    let outcome = daemon.run(&["doctor"]).expect_code(1);
+    assert!(outcome.stdout_text().contains("connections"), "{}", outcome.stdout_text());
+    assert_eq!(outcome.stderr, "");
+    drop(client);
+    stop(&daemon);
 }

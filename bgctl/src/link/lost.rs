@@ -1,6 +1,7 @@
 //! Failures of lost connections, mainly to remote machines: how they are recognised and reported, and which calls are
 //! repeated.
 
+use bgd_shared::client::ClientError;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::request::{
     AgentList, DaemonStatusOf, ExecutorList, GroupContinue, GroupList, GroupPause, GroupSet, InboxAck,
@@ -49,6 +50,11 @@ pub fn reason(host: &str, failure: &Failure) -> String {
 /// Describes in a word or two what a host did in place of an answer: a daemon that refuses the call has answered.
 pub fn outcome(failure: &Failure) -> &'static str {
     if failure.rpc_code.is_some() { "refused" } else { "no answer" }
+}
+
+/// Reports whether the daemon closes the connection after this refusal.
+pub fn is_closing(error: &ClientError) -> bool {
+    matches!(error, ClientError::Rpc(error) if error.kind() == ErrorKind::TooManyConnections)
 }
 
 /// Methods that change nothing, or nothing more when repeated: such a call is repeated if the connection was lost

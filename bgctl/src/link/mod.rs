@@ -277,7 +277,7 @@ impl Link {
             client = self.connect()?;
             outcome = say(&mut client);
         }
-        self.client = Some(client);
+        self.client = (!outcome.as_ref().is_err_and(lost::is_closing)).then_some(client);
         Ok(outcome?)
     }
 

@@ -75,8 +75,10 @@ fn r130_calls_on_task_held_back_by_unwritable_journal_are_answered() {
     assert!(refused.contains("the journal can't be written: "), "{refused}");
     let cancel = CancelParams { ids: vec![held.into()], ..CancelParams::default() };
     assert_eq!(client.call::<TaskCancel>(&cancel).unwrap().tasks[0].status, Status::Cancelled);
-    daemon.process().limit(Resource::Fsize, None);
     let submit = || daemon.run(&["submit", "--hold", "--", "true"]);
+    let refused = submit().expect_code(70).stderr;
+    assert!(refused.contains("limit of file sizes (`ulimit -f`)\nhint: `bgctl daemon restart`"), "{refused}");
+    daemon.process().limit(Resource::Fsize, None);
     wait::poll_until("a submit is accepted", || (submit().code == 0).then_some(()));
 }
 

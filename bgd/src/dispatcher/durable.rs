@@ -426,6 +426,8 @@ impl Dispatcher {
             "running tasks continue, and submissions are accepted again within a second after the folder is back"
         } else if durable.has_panicked() {
             "running tasks continue, and the next daemon finds them again"
+        } else if durable.is_file_limited() {
+            "`bgctl daemon restart` from a shell without that limit: running tasks continue"
         } else {
             "free some space, or make the disk writable again: running tasks continue, and submissions are accepted \
              again within a second after that"

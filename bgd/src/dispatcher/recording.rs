@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bgd_shared::id::TaskId;
 
 use crate::core::{Begin, Effect, ExecutorName, Spec};
-use crate::journal::{Journal, PANICKED};
+use crate::journal::{FILE_LIMIT, Journal, PANICKED};
 
 /// No request is accepted while more than this many bytes wait to be written.
 const UNWRITTEN_BYTES: usize = 32 << 20;
@@ -110,6 +110,11 @@ impl Durable {
     /// Reports whether the journal can't be written until the daemon is restarted.
     pub(super) fn has_panicked(&self) -> bool {
         self.trouble.as_deref() == Some(PANICKED)
+    }
+
+    /// Reports whether the journal can't be written because files of this daemon may not become larger.
+    pub(super) fn is_file_limited(&self) -> bool {
+        self.trouble.as_deref() == Some(FILE_LIMIT)
     }
 
     /// Notes which batches a step wrote to the journal or removed from it.

@@ -24,6 +24,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use bgd_shared::holder::{Note, of_lock};
+use nix::sys::resource::Resource;
 use rusqlite::ErrorCode;
 
 use self::begin::{FULL, Fault, READ_ONLY, begin, of_later, probe, refused, was_emptied, words};
@@ -33,6 +34,7 @@ pub use self::store::{COUNTED, FORMAT, Head, READS};
 use self::store::{FILE, LOG, Merged, Read, Store};
 use crate::core::durable::{Changes, Kept};
 use crate::os::files::private_folder;
+use crate::os::limit;
 use crate::os::lock::{FileId, ProcessLock};
 
 /// Maximum number of steps per transaction.
@@ -43,6 +45,10 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Why nothing is written any more after a panic.
 pub const PANICKED: &str = "internal error in the daemon: see its log, then restart it";
+
+/// Why the journal can't be written if the daemon was started under `ulimit -f`. `SQLite` reports such a write as an
+/// error of the disk.
+pub const FILE_LIMIT: &str = "it has reached the daemon's limit of file sizes (`ulimit -f`)";
 
 /// How long an ending daemon may keep the journal's lock.
 const LEAVING: Duration = Duration::from_secs(1);
@@ -187,6 +193,7 @@ fn describe_write_error(error: &rusqlite::Error, folder: &Path) -> String {
         Err(probed) if is_of_disk && probed.kind() == io::ErrorKind::ReadOnlyFilesystem => {
             READ_ONLY.to_owned()
         }
+        _ if is_of_disk && limit::has(Resource::RLIMIT_FSIZE) => FILE_LIMIT.to_owned(),
         Ok(()) | Err(_) => words(error),
     }
 }

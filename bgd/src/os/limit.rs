@@ -2,7 +2,7 @@
 
 use bgd_shared::proc;
 use nix::errno::Errno;
-use nix::sys::resource::{RLIM_INFINITY, Resource};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
 /// Returns a process's soft limit; `None` if it is unlimited or can't be read. Falls back to `/proc/PID/limits`, where
 /// the resource is called `name`: that file can also be read for processes of other users and groups, but takes far
@@ -13,6 +13,11 @@ pub fn soft(pid: i32, resource: Resource, name: &str) -> Option<u64> {
         Err(Errno::ESRCH) => None,
         Err(_) => proc::soft_limit(pid, name),
     }
+}
+
+/// Reports whether this process has a soft limit of this resource.
+pub fn has(resource: Resource) -> bool {
+    getrlimit(resource).is_ok_and(|(soft, _)| soft != RLIM_INFINITY)
 }
 
 /// Returns a process's soft limit; `None` if it is unlimited.

@@ -302,7 +302,7 @@ pub(super) fn report_end(task: Task, context: &mut Context) -> Result<Code, Fail
     if context.json() {
         report_json(&TaskResult { task })?;
     } else if let Some(remark) = ending::remark(&task) {
-        say(format_args!("bgctl: {}", crate::render::clean_lines(&remark)));
+        say(format_args!("bgctl: {remark}"));
     }
     Ok(code)
 }

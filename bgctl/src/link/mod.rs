@@ -427,7 +427,7 @@ impl Link {
         let Bridge { stream, ssh, instance, stderr_text } = with_bootstrap(&dial, Dial::connect)?;
         self.carriers.add(ssh);
         if !stderr_text.is_empty() && self.options.reports {
-            say(format_args!("{}", crate::render::clean_lines(&stderr_text)));
+            say(format_args!("{stderr_text}"));
         }
         let mut first = self.instance.borrow_mut();
         if *first.get_or_insert_with(|| instance.clone()) != instance {

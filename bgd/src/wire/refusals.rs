@@ -208,9 +208,9 @@ fn ended_first(id: TaskId, status: Status) -> RpcError {
         .hint("`bgctl status` shows how it ended, `bgctl output` what it wrote")
 }
 
-/// What to do about too many tasks. All of them may be pending.
-const CLEAR: &str =
-    "`bgctl clear --all-sessions` removes the finished ones; or raise limits.tasks in the configuration";
+/// What to do about too many tasks. All of them may be active.
+const CLEAR: &str = "`bgctl clear --all-sessions` removes the finished ones if there are any; or wait, cancel some, or \
+                     raise limits.tasks in the configuration";
 
 /// Describes a status in a clause.
 fn state(status: Status) -> &'static str {

@@ -87,6 +87,18 @@ pub struct Holder {
     pub note: Note,
 }
 
+/// Returns a record lock (`fcntl`) for a whole file, which excludes all others.
+pub fn whole_file() -> nix::libc::flock {
+    #[allow(clippy::cast_possible_truncation, reason = "the constants of fcntl fit their fields")]
+    nix::libc::flock {
+        l_type: nix::libc::F_WRLCK as nix::libc::c_short,
+        l_whence: nix::libc::SEEK_SET as nix::libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    }
+}
+
 /// Returns the holder of this lock. Must not be called for a file that this process has locked itself: closing the
 /// file would release that lock.
 ///
@@ -94,14 +106,7 @@ pub struct Holder {
 /// The file can't be opened or queried.
 pub fn of_lock(path: &Path) -> io::Result<Option<Holder>> {
     let file = File::open(path)?;
-    #[allow(clippy::cast_possible_truncation, reason = "the constants of fcntl fit their fields")]
-    let mut lock = nix::libc::flock {
-        l_type: nix::libc::F_WRLCK as nix::libc::c_short,
-        l_whence: nix::libc::SEEK_SET as nix::libc::c_short,
-        l_start: 0,
-        l_len: 0,
-        l_pid: 0,
-    };
+    let mut lock = whole_file();
     loop {
         match fcntl(&file, FcntlArg::F_GETLK(&mut lock)) {
             Ok(_) => break,

@@ -15,6 +15,12 @@ use serde::de::{self, MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+/// Returns bytes as lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 0xf]);
+    digits.filter_map(|digit| char::from_digit(digit.into(), 16)).collect()
+}
+
 /// Returns the longest prefix of a text that has at most `bytes` bytes and ends at a character boundary.
 pub fn beginning(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes)]
@@ -275,6 +281,11 @@ impl schemars::JsonSchema for Env {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hexadecimal_digits_keep_leading_zeros() {
+        assert_eq!(hex(&[0, 0x0a, 0xf0, 0xff]), "000af0ff");
+    }
     use proptest::prelude::*;
 
     proptest! {

@@ -3,12 +3,12 @@
 //! quotes, without a backslash or an exclamation mark, so that it means the same to every login shell, csh and fish
 //! included. Independent of ssh.
 
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 use std::sync::OnceLock;
 
+use bgd_shared::text::hex;
 use sha2::{Digest as _, Sha256};
 
 use super::connect::program_path;
@@ -69,7 +69,7 @@ pub fn own() -> Result<&'static Programs, Failure> {
     // Use the running file, even if another version has been installed in its place.
     let all = [read("bgd", &daemon)?, read("bgctl", Path::new("/proc/self/exe"))?];
     let both = Sha256::digest(format!("{} {}", all[0].digest, all[1].digest));
-    let folder = format!("{}-{}", env!("CARGO_PKG_VERSION"), &hexadecimal(&both)[..16]);
+    let folder = format!("{}-{}", env!("CARGO_PKG_VERSION"), &hex(&both)[..16]);
     Ok(OWN.get_or_init(|| Programs { all, folder }))
 }
 
@@ -91,7 +91,7 @@ fn digest(mut file: &File) -> io::Result<(String, u64)> {
     let mut buffer = vec![0; PIECE];
     loop {
         match file.read(&mut buffer) {
-            Ok(0) => return Ok((hexadecimal(&hasher.finalize()), bytes)),
+            Ok(0) => return Ok((hex(&hasher.finalize()), bytes)),
             Ok(count) => {
                 hasher.update(&buffer[..count]);
                 bytes += count as u64;
@@ -100,13 +100,6 @@ fn digest(mut file: &File) -> io::Result<(String, u64)> {
             Err(error) => return Err(error),
         }
     }
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// The folder of all versions, in shell notation.

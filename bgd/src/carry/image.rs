@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, BufRead as _, Read as _, Seek as _, Write as _};
 use std::os::fd::{OwnedFd, RawFd};
 
+use bgd_shared::text::hex;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -156,14 +157,6 @@ impl io::Write for Hashing {
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use bgd_shared::holder::Note;
+use bgd_shared::holder::{Note, whole_file};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use serde::{Deserialize, Serialize};
@@ -123,15 +123,4 @@ impl ProcessLock {
 
 fn open(path: &Path) -> io::Result<File> {
     File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
-}
-
-fn whole_file() -> libc::flock {
-    #[allow(clippy::cast_possible_truncation, reason = "the constants of fcntl fit their fields")]
-    libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        l_len: 0,
-        l_pid: 0,
-    }
 }

@@ -469,7 +469,8 @@ fn unread_notices_are_never_acknowledged() {
     let mut full = daemon.bgctl(&["inbox", "--ack", "--session", "s"]);
     full.stdout(std::fs::File::options().write(true).open("/dev/full").unwrap()).stderr(Stdio::null());
     assert_eq!(full.status().unwrap().code(), Some(70));
-    assert_eq!(notified_tasks(&daemon), [id]);
+    // What it reserved is free again as soon as the daemon has seen its end.
+    wait::poll_until("the notice", || (notified_tasks(&daemon) == [id]).then_some(()));
 
     let mut follower = Reader::start(&daemon, &["--follow", "--ack", "--json"]);
     follower.next();

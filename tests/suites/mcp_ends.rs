@@ -118,6 +118,28 @@ fn wait_returns_an_explained_error_when_daemon_is_killed() {
     daemon.run(&["daemon", "stop"]).success();
 }
 
+/// The user who stopped the daemon does not want another one.
+#[test]
+fn wait_that_ends_with_a_stopped_daemon_starts_no_other() {
+    let home = TestDaemon::home_only();
+    let mut mcp = Mcp::start(&home, &[]);
+    let id = mcp.command("echo out; exec sleep 1000");
+    home.wait_running(id);
+    let arguments = json!({"task_ids": [id.to_string()]});
+    let params = json!({"name": "background_block", "arguments": arguments, "_meta": {"progressToken": 1}});
+    let request = mcp.ask("tools/call", &params);
+    mcp.notification("notifications/progress");
+    let daemon = home.process();
+    home.run(&["daemon", "stop"]).success();
+    daemon.gone();
+    let answer = mcp.answer(request);
+    let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+    assert!(text.contains("The bgd daemon has ended."), "{text}");
+    assert!(!text.contains("background_output {"), "there is no output left: {text}");
+    home.run(&["--no-start", "daemon", "status"]).expect_code(69);
+    assert!(mcp.close().success());
+}
+
 #[test]
 fn no_start_flag_makes_tools_report_missing_daemon() {
     let home = TestDaemon::home_only();

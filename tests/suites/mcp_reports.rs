@@ -6,6 +6,7 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use bgd_shared::id::TaskId;
+use bgd_shared::request::{InboxAck, InboxAckParams};
 use bgd_tests::mcp::{INLINE_REVISION, Mcp, REVISION, TASKS, ToolResult};
 use bgd_tests::wait::PATIENCE;
 use bgd_tests::{TestDaemon, wait};
@@ -17,10 +18,16 @@ fn ended(daemon: &TestDaemon, id: TaskId) {
     daemon.block(&[id]);
 }
 
+/// Returns how many notices are unacknowledged, including those that a server has reserved.
+fn left(daemon: &TestDaemon, session: &str) -> u64 {
+    let nothing = InboxAckParams { session: session.to_owned(), ..InboxAckParams::default() };
+    daemon.client().call::<InboxAck>(&nothing).expect("inbox.ack").left
+}
+
 /// Makes calls until every notice is acknowledged.
 fn until_acknowledged(daemon: &TestDaemon, mcp: &mut Mcp, session: &str) {
     let end = Instant::now() + PATIENCE;
-    while !daemon.inbox(session).is_empty() {
+    while left(daemon, session) > 0 {
         assert!(Instant::now() < end, "it is never acknowledged");
         mcp.done("background_list", &json!({}));
     }
@@ -143,7 +150,7 @@ fn unwritten_report_is_delivered_by_the_next_server() {
         |number: u32| say(json!({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": looks}));
     look(1);
     // Otherwise this first answer, which is written, may report the task that ends late.
-    wait::poll_until("the first answer is written", || daemon.inbox("s").is_empty().then_some(()));
+    wait::poll_until("the first answer is written", || (left(&daemon, "s") == 0).then_some(()));
     // Nobody reads, and a pipe holds 64 KiB: none of these answers is ever written in full.
     (2..8).for_each(&mut look);
     let late = daemon.submit_in("s", "echo late");
@@ -156,9 +163,11 @@ fn unwritten_report_is_delivered_by_the_next_server() {
     let mut watch = daemon.watch();
     say(json!({"jsonrpc": "2.0", "id": 10, "method": "tools/call", "params": marks}));
     watch.until(|event| event.task.description == "mark" && !event.task.status.is_active());
-    assert!(daemon.inbox("s").iter().any(|item| item.notice.task.id == late), "it was not written");
+    assert_eq!(left(&daemon, "s"), 2, "neither is written");
     child.kill().unwrap();
     child.wait().unwrap();
+    let is_free = || daemon.inbox("s").iter().any(|item| item.notice.task.id == late);
+    wait::poll_until("its reservation ends", || is_free().then_some(()));
     let mut mcp = Mcp::start(&daemon, &["--session", "s"]);
     let answer = mcp.done("background_list", &json!({}));
     assert!(answer.reported_ids().contains(&late.to_string()), "{}", answer.text);

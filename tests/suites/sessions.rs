@@ -508,6 +508,28 @@ fn r55_several_waiting_readers_print_one_notification_each() {
 }
 
 #[test]
+fn r55_follower_prints_no_item_that_another_reader_was_faster_to_get() {
+    let daemon = TestDaemon::start();
+    let mut bgctl = daemon.bgctl(&["--json", "inbox", "--session", "s", "--follow", "--ack", "--limit", "1"]);
+    let reader = bgctl.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let pid = reader.id().cast_signed();
+    // It waits, and is stopped before it can print what the daemon sends.
+    wait::poll_until("its wait", || (proc::state(pid) == Some('S')).then_some(()));
+    let process = Process::open(pid).expect("it waits");
+    process.signal(Signal::STOP).unwrap();
+    let first = daemon.submit_in("s", "true");
+    daemon.block(&[first]);
+    let printed = daemon.run(&["--json", "inbox", "--session", "s", "--ack"]).success().stdout_text();
+    assert!(printed.contains(&first.to_string()), "{printed}");
+    process.signal(Signal::CONT).unwrap();
+    let second = daemon.submit_in("s", "true");
+    let output = reader.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let item: InboxItem = serde_json::from_slice(&output.stdout).expect("one item");
+    assert_eq!(item.notice.task.id, second);
+}
+
+#[test]
 fn r55_item_reserved_by_a_reader_that_is_gone_goes_to_another() {
     let daemon = TestDaemon::start();
     let id = daemon.submit_in("s", "true");

@@ -89,9 +89,9 @@ its tasks and for each question of their agents. Notifications wait until you re
 them, and are repeated until they are acknowledged. --ack acknowledges each one after \
 printing it, but not if the reader has closed the pipe. Duplicates have the same `key`.
 
-Several readers of a session without --ack all print the same notifications. With --wait and --ack, \
-each prints one that no other such reader prints, and waits on if another was faster; a \
-notification whose reader is killed before acknowledging it goes to another one.
+Several readers of a session without --ack all print the same notifications. With --ack, each \
+prints only those that no other such reader and no `bgctl mcp` reports, and with --wait it waits on if \
+another was faster; a notification whose reader is killed before acknowledging it goes to another one.
 
 --follow survives a restart of the daemon, and reports it on standard error, or with \
 --json as an object with the `instance` of the new daemon. Unacknowledged notifications \

@@ -33,6 +33,8 @@ struct Reading {
     has_printed: bool,
     /// Whether it reserves each item before it prints it, so that no other such reader prints it, too.
     reserves: bool,
+    /// Number of the item that was printed after it was reserved, and whose acknowledgement has failed.
+    unacknowledged: Option<u64>,
     /// Number of lost items already reported.
     lost: u64,
     /// Instance of the daemon that holds the inbox.
@@ -159,7 +161,8 @@ impl Reading {
             // `--wait` prints one item, the one that ended the wait; the next call returns the rest.
             left: args.limit.map_or(if args.wait.is_some() { 1 } else { usize::MAX }, usize::from),
             has_printed: false,
-            reserves: args.ack && args.wait.is_some(),
+            reserves: args.ack,
+            unacknowledged: None,
             lost: 0,
             instance: String::new(),
         }
@@ -221,7 +224,7 @@ impl Reading {
                 "bgctl: the daemon was restarted; unacknowledged notifications are lost".to_owned()
             };
             say(format_args!("{text}"));
-            (self.instance, self.after, self.lost) = (instance, 0, 0);
+            (self.instance, self.after, self.lost, self.unacknowledged) = (instance, 0, 0, None);
         }
     }
 
@@ -319,9 +322,12 @@ impl Reading {
     /// Prints and acknowledges an item, unless another reader has got it. If this process is killed meanwhile, another
     /// one gets it.
     fn take_reserved(&mut self, item: &InboxItem, context: &mut Context) -> Result<(), Failure> {
+        let one = InboxAckParams { only: true, ..self.ack(item.number) };
+        if self.unacknowledged == Some(item.number) {
+            return self.acknowledge_one(&one, context);
+        }
         // Without a reader it must reserve nothing: others would not see the item until this connection has ended.
         check_reader()?;
-        let one = InboxAckParams { only: true, ..self.ack(item.number) };
         match context.call::<InboxAck>(&InboxAckParams { reserve: true, ..one.clone() }) {
             Ok(reserved) if reserved.acknowledged == 0 => return Ok(()),
             Ok(_) => {}
@@ -335,8 +341,13 @@ impl Reading {
         }
         self.print(item, context)?;
         context.flush()?;
-        context.call::<InboxAck>(&one)?;
-        self.lost = 0;
+        self.unacknowledged = Some(item.number);
+        self.acknowledge_one(&one, context)
+    }
+
+    fn acknowledge_one(&mut self, one: &InboxAckParams, context: &mut Context) -> Result<(), Failure> {
+        context.call::<InboxAck>(one)?;
+        (self.lost, self.unacknowledged) = (0, None);
         Ok(())
     }
 

@@ -39,6 +39,8 @@ pub enum Body {
         active: Vec<String>,
         /// The matching line.
         line: Option<String>,
+        /// The daemon instance that has the tasks, as far as is known.
+        instance: Option<String>,
     },
     Cancelled,
     Listed {
@@ -177,9 +179,23 @@ impl<'a> Sieve<'a> {
     }
 }
 
+/// The daemon whose inbox was read.
+#[derive(Debug, Default)]
+pub enum Source {
+    /// It can't be reached, or was not asked.
+    #[default]
+    Unknown,
+    /// No daemon is running.
+    NoDaemon,
+    /// This instance.
+    Instance(String),
+}
+
 /// The news to send with an answer.
 #[derive(Debug, Default)]
 pub struct Outgoing {
+    /// Where the items are from.
+    pub source: Source,
     /// The inbox items since the last answer.
     pub items: Vec<InboxItem>,
     /// The server's own notes.
@@ -221,7 +237,9 @@ fn success(mut answer: ToolAnswer, news: Outgoing) -> CallToolResult {
             }
         }
     }
-    if let Some(where_it_is) = other_output(&answer, &reported) {
+    if let Some(next) = after_daemon(&answer, &news.source) {
+        next.clone_into(&mut answer.next);
+    } else if let Some(where_it_is) = other_output(&answer, &reported) {
         let next = std::mem::take(&mut answer.next);
         // Without any output in this answer there is no more of it either.
         let is_said = reported.is_empty() && next == words::MORE_OF_EACH;
@@ -237,6 +255,17 @@ fn success(mut answer: ToolAnswer, news: Outgoing) -> CallToolResult {
     let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
     result.structured_content = structured(answer, head);
     result
+}
+
+/// Returns what to do after a wait whose daemon has gone meanwhile: nothing can be done with its tasks. The head of the
+/// answer reports what another instance means.
+fn after_daemon(answer: &ToolAnswer, source: &Source) -> Option<&'static str> {
+    let Body::Blocked { instance: Some(instance), .. } = &answer.body else { return None };
+    match source {
+        Source::NoDaemon => Some(words::DAEMON_ENDED),
+        Source::Instance(other) if other != instance => Some(""),
+        Source::Instance(_) | Source::Unknown => None,
+    }
 }
 
 /// Says where the output of ended tasks is that a wait shows without a report: an earlier answer had it, another answer
@@ -284,7 +313,7 @@ fn structured(answer: ToolAnswer, head: Head) -> Option<Value> {
         Body::Output { output, truncated, file } => {
             value(&Output { head, task: tasks.pop()?, output, truncated, output_file: file })
         }
-        Body::Blocked { timed_out, cut, finished, active, line } => {
+        Body::Blocked { timed_out, cut, finished, active, line, instance: _ } => {
             value(&Blocked { head, timed_out, cut, tasks, finished, active, line })
         }
         Body::Cancelled => value(&Cancelled { head, tasks, not_shown: answer.not_shown }),
@@ -367,7 +396,8 @@ mod tests {
 
     fn blocked(tasks: &[Task]) -> ToolAnswer {
         let (finished, active) = (Vec::new(), Vec::new());
-        let body = Body::Blocked { timed_out: false, cut: false, finished, active, line: None };
+        let (timed_out, cut, line, instance) = (false, false, None, Some("one".to_owned()));
+        let body = Body::Blocked { timed_out, cut, finished, active, line, instance };
         ToolAnswer::about(tasks, "s", body).with("All have ended.", "Go on.")
     }
 
@@ -433,6 +463,27 @@ mod tests {
             nothing_new["next"],
             format!("The output of {both} is not in this answer: background_output shows it.")
         );
+    }
+
+    #[test]
+    fn r24_wait_gives_no_advice_on_tasks_whose_daemon_has_gone() {
+        let mut task = ended(1);
+        task.output.bytes = 4;
+        let said = |source| {
+            let mut answer = blocked(std::slice::from_ref(&task));
+            if let Body::Blocked { finished, .. } = &mut answer.body {
+                finished.push(task.id.to_string());
+            }
+            words_of(&result(Ok(answer), Outgoing { source, ..Outgoing::default() }))
+        };
+        let shows = "background_output {\"task_id\"";
+        let same = said(Source::Instance("one".to_owned()));
+        assert!(same.contains(shows) && same.ends_with("Go on."), "{same}");
+        assert_eq!(said(Source::Unknown), same);
+        let gone = said(Source::NoDaemon);
+        assert!(gone.ends_with(words::DAEMON_ENDED) && !gone.contains(shows), "{gone}");
+        let other = said(Source::Instance("two".to_owned()));
+        assert!(!other.contains(shows) && !other.contains("Go on."), "{other}");
     }
 
     #[test]

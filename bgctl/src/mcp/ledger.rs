@@ -3,10 +3,12 @@
 //!
 //! Answers are built concurrently, and each item goes into exactly one of them. If an answer is not written because its
 //! request was cancelled, its items go into the next answer unchanged: the daemon may have removed their tasks
-//! meanwhile. The daemon drops all items up to a number, so an item is acknowledged only when all earlier ones have
-//! been reported. The server's own notes, such as a restart of the daemon, are handled the same way but have no number.
+//! meanwhile. Other readers of the session are kept away from an item by reserving it, which the caller does: an item
+//! that another one has reserved may come back. An older daemon reserves nothing and drops all items up to a number, so
+//! an item is acknowledged to it only when all earlier ones have been reported. The server's own notes, such as a
+//! restart of the daemon, are handled the same way but have no number.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use bgd_shared::id::TaskId;
 use bgd_shared::mutex::Mutex;
@@ -22,8 +24,19 @@ enum Delivery {
     Free,
     /// In the answer to this request, which is not written yet.
     With(RequestId),
-    /// Reported.
+    /// Reported, but not acknowledged yet.
     Written,
+    /// Reported and acknowledged.
+    Acknowledged,
+    /// Another reader of the session has got it. It comes back if that one ends before it acknowledges the item.
+    Elsewhere,
+}
+
+impl Delivery {
+    /// Reports whether this server has nothing left to report.
+    fn is_over(&self) -> bool {
+        matches!(self, Self::Written | Self::Acknowledged | Self::Elsewhere)
+    }
 }
 
 #[derive(Debug)]
@@ -48,11 +61,14 @@ enum Phase {
 struct State {
     /// The daemon instance that the items belong to.
     instance: String,
-    /// Items with a number above `done`, and older ones claimed by an answer that was not written.
+    /// Whether the daemon is an older one, which gives an item to all readers.
+    gives_to_all: bool,
+    /// Items with a number above `done`, and older ones claimed by an answer that was not written or still to be
+    /// acknowledged.
     items: BTreeMap<u64, Entry>,
     /// The server's own notes. They are removed once reported.
     notes: Vec<(Delivery, String)>,
-    /// The number of the last acknowledged item.
+    /// The number of the last item up to which all were reported or have left the inbox.
     done: u64,
     requests: HashMap<RequestId, Phase>,
     /// Number of lost items already reported.
@@ -66,8 +82,21 @@ struct State {
 pub struct Done {
     /// The daemon instance to acknowledge them to.
     pub instance: String,
-    /// The number of the last item.
+    /// The numbers of the items.
+    pub numbers: Vec<u64>,
+    /// The number up to which all items may be acknowledged.
     pub upto: u64,
+    /// Whether to acknowledge up to that number: an older daemon does not acknowledge single items.
+    pub whole: bool,
+}
+
+/// The last item known before a read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// The daemon instance that the item belongs to.
+    instance: String,
+    /// The item's number; 0 for none.
+    upto: u64,
 }
 
 #[derive(Debug, Default)]
@@ -112,34 +141,46 @@ impl Ledger {
         }
     }
 
-    /// Records whether an answer was written. Returns the items that may be acknowledged now, if there are new ones.
-    pub fn sent(&self, request: &RequestId, is_written: bool) -> Option<Done> {
+    /// Records whether an answer was written.
+    pub fn sent(&self, request: &RequestId, is_written: bool) {
         let mut state = self.state.lock();
-        state.ends(request)?;
+        if state.ends(request).is_none() {
+            return;
+        }
         self.over.send_replace(());
         if !is_written {
             state.release(request);
-            return None;
+            return;
         }
         let is_here = |delivery: &Delivery| matches!(delivery, Delivery::With(with) if with == request);
         state.notes.retain(|(delivery, _)| !is_here(delivery));
         for entry in state.items.values_mut().filter(|entry| is_here(&entry.delivery)) {
             *entry = Entry { delivery: Delivery::Written, item: None };
         }
-        state.advance()
+        state.advance();
+    }
+
+    /// Returns the items that may be acknowledged; `None` if there are none.
+    pub fn unacknowledged(&self) -> Option<Done> {
+        let state = self.state.lock();
+        let (upto, whole) = (state.done, state.gives_to_all);
+        let written = state.items.iter().filter(|(_, entry)| entry.delivery == Delivery::Written);
+        let numbers: Vec<u64> =
+            written.map(|(number, _)| *number).filter(|number| !whole || *number <= upto).collect();
+        (!numbers.is_empty()).then(|| Done { instance: state.instance.clone(), numbers, upto, whole })
     }
 
     /// Returns the last known item. Call this before reading an inbox, for [`Self::begins_at`].
-    pub fn last(&self) -> Done {
+    pub fn last(&self) -> Known {
         let state = self.state.lock();
         let last = state.items.last_key_value().map_or(0, |(last, _)| *last);
-        Done { instance: state.instance.clone(), upto: last.max(state.done) }
+        Known { instance: state.instance.clone(), upto: last.max(state.done) }
     }
 
     /// Records the number of the first item in an inbox that was read from its beginning, if it has any. All earlier
-    /// items have left the inbox: another client of this session acknowledged them, or they were lost. If the inbox is
-    /// empty, all items known before the read have left it.
-    pub fn begins_at(&self, instance: &str, first: Option<u64>, known: &Done) {
+    /// items have left the inbox: another client of this session reserved or acknowledged them, or they were lost. If
+    /// the inbox is empty, all items known before the read have left it.
+    pub fn begins_at(&self, instance: &str, first: Option<u64>, known: &Known) {
         let mut state = self.state.lock();
         state.of_instance(instance);
         let known = if known.instance == instance { known.upto } else { 0 };
@@ -177,7 +218,8 @@ impl Ledger {
     }
 
     /// Puts those inbox items that are in no other answer and that `wanted` accepts into the answer to a request. The
-    /// inbox must have been read from its beginning.
+    /// inbox must have been read from its beginning. Reserve the items then, and return those that another reader has
+    /// with [`Self::yields`].
     pub fn claim(
         &self,
         request: &RequestId,
@@ -189,19 +231,50 @@ impl Ledger {
         state.of_instance(instance);
         let mut claimed = Vec::new();
         for item in items {
-            if item.number <= state.done || !state.is_running(request) {
+            // The page may have been read before an acknowledgement; reserving finds that out.
+            let is_done = state.gives_to_all && item.number <= state.done;
+            if is_done || !state.is_running(request) {
                 continue;
             }
             let entry =
                 state.items.entry(item.number).or_insert(Entry { delivery: Delivery::Free, item: None });
             let item = entry.item.as_ref().unwrap_or(&item);
-            if entry.delivery == Delivery::Free && wanted(item) {
+            if matches!(entry.delivery, Delivery::Free | Delivery::Elsewhere) && wanted(item) {
                 let item = item.clone();
                 *entry = Entry { delivery: Delivery::With(request.clone()), item: Some(item.clone()) };
                 claimed.push(item);
             }
         }
         claimed
+    }
+
+    /// Takes items that another reader of the session has got out of the answer to a request.
+    pub fn yields(&self, request: &RequestId, instance: &str, numbers: &HashSet<u64>) {
+        let mut state = self.state.lock();
+        if state.instance != instance || numbers.is_empty() {
+            return;
+        }
+        for (_, entry) in state.items.iter_mut().filter(|(number, _)| numbers.contains(*number)) {
+            // Free: the request was cancelled meanwhile.
+            let is_ours = matches!(&entry.delivery, Delivery::With(with) if with == request);
+            if is_ours || entry.delivery == Delivery::Free {
+                *entry = Entry { delivery: Delivery::Elsewhere, item: None };
+            }
+        }
+        state.advance();
+        self.over.send_replace(());
+    }
+
+    /// Records that this daemon is an older one, which reserves nothing and gives an item to all readers.
+    pub fn gives_to_all(&self, instance: &str) {
+        let mut state = self.state.lock();
+        state.gives_to_all |= state.instance == instance;
+    }
+
+    /// Reports whether this daemon may be able to reserve items.
+    pub fn may_reserve(&self, instance: &str) -> bool {
+        let state = self.state.lock();
+        state.instance != instance || !state.gives_to_all
     }
 
     /// Puts the server's own notes into the answer to a request.
@@ -234,12 +307,21 @@ impl Ledger {
         }
     }
 
-    /// Confirms an acknowledgement: from then on, the daemon counts lost items from zero.
-    pub fn confirm_acknowledged(&self, instance: &str) {
+    /// Confirms the acknowledgement of these items: from then on, the daemon counts lost items from zero.
+    pub fn confirm_acknowledged(&self, instance: &str, numbers: &[u64]) {
         let mut state = self.state.lock();
-        if state.instance == instance {
-            state.lost = 0;
+        if state.instance != instance {
+            return;
         }
+        state.lost = 0;
+        for number in numbers {
+            if let Some(entry) = state.items.get_mut(number)
+                && entry.delivery == Delivery::Written
+            {
+                entry.delivery = Delivery::Acknowledged;
+            }
+        }
+        state.advance();
     }
 
     /// Announces that the answer to this request will report the ends of these tasks.
@@ -272,7 +354,7 @@ impl State {
         if self.instance != instance {
             instance.clone_into(&mut self.instance);
             self.items.clear();
-            (self.done, self.lost) = (0, 0);
+            (self.done, self.lost, self.gives_to_all) = (0, 0, false);
         }
     }
 
@@ -285,7 +367,7 @@ impl State {
     fn is_reported(&self, instance: &str, item: &InboxItem) -> Option<bool> {
         let entry = if self.instance == instance { self.items.get(&item.number) } else { None };
         match entry.map(|entry| &entry.delivery) {
-            Some(Delivery::Written) => Some(true),
+            Some(delivery) if delivery.is_over() => Some(true),
             Some(Delivery::With(_)) => None,
             _ if self.instance == instance && item.number <= self.done => Some(true),
             _ => {
@@ -315,203 +397,18 @@ impl State {
         self.done = self.done.max(end);
     }
 
-    /// Forgets the reported items before the first unreported one.
-    fn advance(&mut self) -> Option<Done> {
-        let before = self.done;
-        self.items.retain(|number, entry| *number > before || entry.delivery != Delivery::Written);
-        let following = self.items.range(before.saturating_add(1)..);
-        let upto = following
-            .take_while(|(_, entry)| entry.delivery == Delivery::Written)
-            .last()
-            .map(|(last, _)| *last)?;
-        self.items.retain(|number, _| *number <= before || *number > upto);
-        self.done = upto;
-        Some(Done { instance: self.instance.clone(), upto })
+    /// Moves on to the first item that is still to be reported, and forgets those before it that need no
+    /// acknowledgement.
+    fn advance(&mut self) {
+        let following = self.items.range(self.done.saturating_add(1)..);
+        let over = following.take_while(|(_, entry)| entry.delivery.is_over());
+        self.done = over.last().map_or(self.done, |(last, _)| *last);
+        let done = self.done;
+        self.items.retain(|number, entry| {
+            *number > done || !matches!(entry.delivery, Delivery::Acknowledged | Delivery::Elsewhere)
+        });
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use bgd_shared::notice::{Notice, NoticeKind};
-
-    use super::*;
-    use crate::render::samples::task;
-
-    fn items(numbers: &[u64]) -> Vec<InboxItem> {
-        let notice = Notice {
-            key: String::new(),
-            kind: NoticeKind::Completed,
-            at: bgd_shared::time::Timestamp::from_unix_ms(0),
-            resume: false,
-            title: String::new(),
-            text: String::new(),
-            active: None,
-            duration_ms: None,
-            result: None,
-            task: task(),
-        };
-        numbers.iter().map(|number| InboxItem { number: *number, notice: notice.clone() }).collect()
-    }
-
-    fn claim(ledger: &Ledger, request: i64, numbers: &[u64]) -> Vec<u64> {
-        let claimed = ledger.claim(&RequestId::Number(request), "one", items(numbers), |_| true);
-        claimed.iter().map(|item| item.number).collect()
-    }
-
-    fn write(ledger: &Ledger, request: i64) -> Option<u64> {
-        ledger.sends(&RequestId::Number(request));
-        ledger.sent(&RequestId::Number(request), true).map(|done| done.upto)
-    }
-
-    fn begin(requests: &[i64]) -> Ledger {
-        let ledger = Ledger::default();
-        for request in requests {
-            ledger.begins(&RequestId::Number(*request));
-        }
-        ledger
-    }
-
-    #[test]
-    fn item_is_claimed_by_one_answer_and_acknowledged_once_written() {
-        let ledger = begin(&[1, 2]);
-        assert_eq!(claim(&ledger, 1, &[3, 7]), [3, 7]);
-        assert_eq!(claim(&ledger, 2, &[3, 7, 8]), [8]);
-        assert_eq!(write(&ledger, 2), None, "3 and 7 are not written");
-        assert_eq!(write(&ledger, 1), Some(8));
-        ledger.begins(&RequestId::Number(3));
-        assert_eq!(claim(&ledger, 3, &[7, 8, 9]), [9], "an inbox that was read before the acknowledgement");
-    }
-
-    #[test]
-    fn items_of_cancelled_request_go_to_the_next_one() {
-        let ledger = begin(&[1, 2, 3]);
-        assert_eq!(claim(&ledger, 1, &[3]), [3]);
-        ledger.cancelled(&RequestId::Number(1));
-        assert_eq!(claim(&ledger, 1, &[3, 4]), [0; 0], "no answer is sent to it");
-        assert_eq!(claim(&ledger, 2, &[3, 4]), [3, 4]);
-        ledger.sends(&RequestId::Number(2));
-        ledger.cancelled(&RequestId::Number(2));
-        assert_eq!(claim(&ledger, 3, &[3, 4]), [0; 0], "it came too late");
-        assert_eq!(write(&ledger, 2), Some(4));
-    }
-
-    #[test]
-    fn items_of_unwritten_answer_are_claimed_again() {
-        let ledger = begin(&[1, 2]);
-        assert_eq!(claim(&ledger, 1, &[3]), [3]);
-        assert_eq!(ledger.sent(&RequestId::Number(1), false), None);
-        assert_eq!(claim(&ledger, 2, &[3]), [3]);
-    }
-
-    #[test]
-    fn unclaimed_item_holds_back_acknowledgement_of_later_ones() {
-        let ledger = begin(&[1, 2]);
-        let only_second = ledger.claim(&RequestId::Number(1), "one", items(&[3, 4]), |item| item.number == 4);
-        assert_eq!(only_second.len(), 1);
-        assert_eq!(write(&ledger, 1), None);
-        assert_eq!(claim(&ledger, 2, &[3, 4]), [3]);
-        assert_eq!(write(&ledger, 2), Some(4));
-    }
-
-    #[test]
-    fn item_numbers_restart_with_another_daemon() {
-        let ledger = begin(&[1, 2]);
-        assert_eq!(claim(&ledger, 1, &[3]), [3]);
-        assert_eq!(write(&ledger, 1), Some(3));
-        let claimed = ledger.claim(&RequestId::Number(2), "two", items(&[1]), |_| true);
-        assert_eq!(claimed.len(), 1);
-    }
-
-    #[test]
-    fn note_is_repeated_until_written() {
-        let ledger = begin(&[1, 2, 3]);
-        let [one, two, three] = [1, 2, 3].map(RequestId::Number);
-        ledger.record_lost("one", 4);
-        ledger.record_lost("one", 4);
-        let notes = ledger.claim_notes(&one);
-        assert!(matches!(&notes[..], [note] if note.starts_with("4 older reports")), "{notes:?}");
-        assert_eq!(ledger.claim_notes(&two), [""; 0], "it is in another answer");
-        ledger.cancelled(&one);
-        assert_eq!(ledger.claim_notes(&two), notes);
-        assert_eq!(write(&ledger, 2), None);
-        ledger.note("more");
-        assert_eq!(ledger.claim_notes(&three), ["more"]);
-    }
-
-    #[test]
-    fn items_of_cancelled_request_keep_their_first_content() {
-        let ledger = begin(&[1, 2]);
-        assert_eq!(claim(&ledger, 1, &[3]), [3]);
-        ledger.cancelled(&RequestId::Number(1));
-        let mut gone = items(&[3]);
-        gone[0].notice.title = "its task is gone".to_owned();
-        let claimed = ledger.claim(&RequestId::Number(2), "one", gone, |_| true);
-        assert_eq!(claimed[0].notice.title, "");
-    }
-
-    #[test]
-    fn items_gone_from_the_inbox_hold_back_no_acknowledgement() {
-        let ledger = begin(&[1, 2, 3, 4]);
-        let only_first =
-            ledger.claim(&RequestId::Number(1), "one", items(&[3, 4, 5]), |item| item.number == 3);
-        assert_eq!(only_first.len(), 1);
-        // Another client acknowledges everything up to 5.
-        ledger.begins_at("one", Some(6), &ledger.last());
-        assert_eq!(claim(&ledger, 2, &[6]), [6]);
-        assert_eq!(write(&ledger, 2), Some(6));
-        // The items of a request that is never answered go into the next answer, although the inbox is empty.
-        let before = ledger.last();
-        assert_eq!(before.upto, 6);
-        ledger.begins_at("one", None, &before);
-        ledger.cancelled(&RequestId::Number(1));
-        let kept = ledger.claim_kept(&RequestId::Number(3), |_| true);
-        assert_eq!(kept.iter().map(|item| item.number).collect::<Vec<_>>(), [3]);
-        assert_eq!(write(&ledger, 3), None, "there is nothing to acknowledge");
-        assert_eq!(ledger.claim_kept(&RequestId::Number(4), |_| true), []);
-        assert!(ledger.state.lock().items.is_empty());
-        // An item that arrives while an empty inbox is being read does not count as having left it.
-        let before = ledger.last();
-        ledger.begins(&RequestId::Number(5));
-        assert_eq!(ledger.claim(&RequestId::Number(4), "one", items(&[7]), |_| false), []);
-        ledger.begins_at("one", None, &before);
-        assert_eq!(claim(&ledger, 5, &[7]), [7]);
-    }
-
-    #[test]
-    fn requests_with_a_duplicate_id_claim_nothing() {
-        let ledger = begin(&[1]);
-        assert_eq!(claim(&ledger, 1, &[3]), [3]);
-        ledger.begins(&RequestId::Number(1));
-        assert_eq!(claim(&ledger, 1, &[3]), [0; 0]);
-        assert_eq!(write(&ledger, 1), None);
-        ledger.begins(&RequestId::Number(2));
-        assert_eq!(claim(&ledger, 2, &[3]), [3]);
-    }
-
-    #[test]
-    fn item_state_is_undecided_until_its_answer_is_written() {
-        let ledger = begin(&[1, 2]);
-        let item = &items(&[3])[0];
-        let now = |ledger: &Ledger| ledger.state.lock().is_reported("one", item);
-        assert_eq!(now(&ledger), Some(false));
-        ledger.awaits(&RequestId::Number(1), vec![item.notice.task.id]);
-        assert_eq!(now(&ledger), None, "it is waited for");
-        assert_eq!(claim(&ledger, 2, &[3]), [3]);
-        ledger.cancelled(&RequestId::Number(1));
-        assert_eq!(now(&ledger), None, "it is on its way in another answer");
-        assert_eq!(write(&ledger, 2), Some(3));
-        assert_eq!(now(&ledger), Some(true));
-        assert_eq!(ledger.state.lock().is_reported("two", item), Some(false), "another daemon's");
-    }
-
-    #[test]
-    fn awaited_item_missing_from_the_answer_counts_as_unreported() {
-        let ledger = begin(&[1]);
-        let item = &items(&[3])[0];
-        ledger.awaits(&RequestId::Number(1), vec![item.notice.task.id]);
-        assert_eq!(write(&ledger, 1), None);
-        assert_eq!(ledger.state.lock().is_reported("one", item), Some(false));
-        ledger.awaits(&RequestId::Number(1), vec![item.notice.task.id]);
-        assert_eq!(ledger.state.lock().is_reported("one", item), Some(false), "its request is over");
-    }
-}
+mod tests;

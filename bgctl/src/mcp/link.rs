@@ -150,6 +150,11 @@ impl Link {
         self.made.subscribe()
     }
 
+    /// Returns the daemon instance of the latest connection, if there was one.
+    pub fn instance(&self) -> Option<String> {
+        self.known.lock().as_ref().map(|daemon| daemon.instance.clone())
+    }
+
     /// Takes the report about a broken connection, if there is one.
     pub fn take_broken(&self) -> Option<&'static str> {
         self.broken.lock().take()

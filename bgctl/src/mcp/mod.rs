@@ -33,6 +33,7 @@ use rmcp::ServiceExt as _;
 use rmcp::service::ServerInitializeError;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 
 use self::ledger::{Done, Ledger};
 use self::link::Link;
@@ -143,11 +144,11 @@ async fn run(
     let link =
         Arc::new(Link::new(options.address, options.starts, options.variables, session.clone(), !keeps));
     let (ended, end) = watch::channel(false);
-    let (done, finished) = mpsc::unbounded_channel();
-    tokio::spawn(acknowledge(Arc::clone(&link), Arc::clone(&ledger), session.clone(), finished));
+    let (written, answers) = mpsc::unbounded_channel();
+    tokio::spawn(acknowledge(Arc::clone(&link), Arc::clone(&ledger), session.clone(), answers));
     tokio::spawn(Arc::clone(&push).listen(Arc::clone(&link), Arc::clone(&ledger), session.clone()));
     tokio::spawn(Arc::clone(&push).tell_lists());
-    let wire = Wire::stdio(Arc::clone(&ledger), done, ended);
+    let wire = Wire::stdio(Arc::clone(&ledger), written, ended);
     let server = Server(Arc::new(Shared {
         link,
         ledger,
@@ -209,40 +210,51 @@ async fn stopped() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Acknowledges reported items to the daemon instance that sent them. A failed acknowledgement is repeated with the
-/// next one or after a reconnect, but dropped if the new connection leads to another instance, which does not know the
-/// items.
+/// Acknowledges reported items to the daemon instance that sent them. A failed acknowledgement is repeated after the
+/// next answer or a reconnect.
 async fn acknowledge(
     link: Arc<Link>,
     ledger: Arc<Ledger>,
     session: String,
-    mut finished: mpsc::UnboundedReceiver<Done>,
+    mut written: mpsc::UnboundedReceiver<()>,
 ) {
     let mut connections = link.connections();
-    let mut open: Option<Done> = None;
     loop {
         tokio::select! {
-            done = finished.recv() => match done {
-                // It covers the earlier ones.
-                Some(done) => open = Some(done),
-                None => return,
-            },
-            Ok(()) = connections.changed() => {
-                let instance = connections.borrow_and_update().instance.clone();
-                open = open.filter(|done| done.instance == instance);
-            }
+            answer = written.recv() => if answer.is_none() { return },
+            Ok(()) = connections.changed() => {}
         }
-        if let Some(done) = &open {
-            let params = InboxAckParams {
-                session: session.clone(),
-                upto: done.upto,
-                instance: Some(done.instance.clone()),
-                ..InboxAckParams::default()
-            };
-            if let Some(Ok(_)) = link.call_here::<InboxAck>(&done.instance, &params).await {
-                ledger.confirm_acknowledged(&done.instance);
-                open = None;
-            }
+        if let Some(done) = ledger.unacknowledged() {
+            acknowledge_all(&link, &ledger, &session, done).await;
+        }
+    }
+}
+
+/// Acknowledges these items, unless the connection is broken or leads to another instance, which does not know them.
+async fn acknowledge_all(link: &Arc<Link>, ledger: &Ledger, session: &str, done: Done) {
+    let Done { instance, numbers, upto, whole } = done;
+    let params = |upto, only| InboxAckParams {
+        session: session.to_owned(),
+        upto,
+        only,
+        instance: Some(instance.clone()),
+        ..InboxAckParams::default()
+    };
+    if whole {
+        if let Some(Ok(_)) = link.call_here::<InboxAck>(&instance, &params(upto, false)).await {
+            ledger.confirm_acknowledged(&instance, &numbers);
+        }
+        return;
+    }
+    // All at once: one after the other would take a round trip each.
+    let mut calls = JoinSet::new();
+    for number in numbers {
+        let (link, instance, params) = (Arc::clone(link), instance.clone(), params(number, true));
+        calls.spawn(async move { (number, link.call_here::<InboxAck>(&instance, &params).await) });
+    }
+    while let Some(call) = calls.join_next().await {
+        if let Ok((number, Some(Ok(_)))) = call {
+            ledger.confirm_acknowledged(&instance, &[number]);
         }
     }
 }

@@ -36,9 +36,6 @@ const CLAUDE_CODE: &str = "claude-code";
 /// The event reported when the daemon has ended.
 const ENDED: &str = "daemon_ended";
 
-const DAEMON_ENDED: &str = "The bgd daemon has ended. All earlier tasks are lost, unless it is durable. The next call of \
-     one of these tools starts a new daemon, and its result says which: only then start the ones you still need again.";
-
 /// The first and the longest pause before another attempt to listen to the daemon.
 const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_mins(1)];
 
@@ -190,12 +187,12 @@ impl Push {
         let Some(client) = self.client.get() else { return };
         let level = LoggingLevel::Warning;
         if self.wanted().is_some_and(|wanted| severity(level) >= wanted) {
-            let data = json!({"event": ENDED, "text": DAEMON_ENDED});
+            let data = json!({"event": ENDED, "text": words::DAEMON_ENDED});
             let message = LoggingMessageNotificationParam::new(level, data).with_logger("bgd");
             let _ = client.notify_logging_message(message).await;
         }
         if self.has_channel.load(Ordering::Relaxed) {
-            let event = json!({"content": DAEMON_ENDED, "meta": {"event": ENDED}});
+            let event = json!({"content": words::DAEMON_ENDED, "meta": {"event": ENDED}});
             let event = CustomNotification::new(CLAUDE_METHOD, Some(event));
             let _ = client.send_notification(ServerNotification::CustomNotification(event)).await;
         }

@@ -8,7 +8,8 @@ use bgd_shared::id::TaskId;
 use bgd_shared::limits::{INBOX_PAGE_DEFAULT, LIST_PAGE};
 use bgd_shared::notice::{InboxItem, NoticeKind};
 use bgd_shared::request::{
-    AgentList, ExecutorList, ExecutorListParams, InboxRead, InboxReadParams, ListParams, TaskList,
+    AgentList, ExecutorList, ExecutorListParams, InboxAck, InboxAckParams, InboxRead, InboxReadParams,
+    ListParams, TaskList,
 };
 use bgd_shared::task::{Status, Task};
 #[allow(deprecated, reason = "clients of the revisions up to 2025-11-25 use it")]
@@ -21,8 +22,9 @@ use rmcp::model::{
     ToolsCapability, UpdateTaskParams,
 };
 use rmcp::service::{RequestContext, RoleServer, SubscriptionContext};
+use tokio::task::JoinSet;
 
-use super::answer::{self, Outgoing, Sieve, ToolAnswer};
+use super::answer::{self, Outgoing, Sieve, Source, ToolAnswer};
 use super::arguments::{Arguments, quoted, written};
 use super::catalogue::{self, Available, TOOLS};
 use super::push::CLAUDE_CHANNEL;
@@ -31,6 +33,7 @@ use super::shared::Shared;
 use super::tools::{Removable, Reply};
 use super::variables::DEPTH;
 use super::waits::Outcome;
+use crate::link::may_be_older;
 
 /// How much of the inbox to read for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +113,15 @@ impl Shared {
             };
             // Without a daemon there are no notifications, and no daemon is started for them; the answer itself reports
             // that the daemon is gone.
-            let Ok(Some(page)) = self.link.call_running::<InboxRead>(&params).await else { break };
+            let page = match self.link.call_running::<InboxRead>(&params).await {
+                Ok(Some(page)) => page,
+                Ok(None) => {
+                    news.source = Source::NoDaemon;
+                    break;
+                }
+                Err(_) => break,
+            };
+            news.source = Source::Instance(page.instance.clone());
             self.ledger.record_lost(&page.instance, page.lost);
             if after == 0 {
                 let first = page.items.first().map(|item| item.number);
@@ -119,7 +130,7 @@ impl Shared {
             }
             let end = page.items.last().map_or(after, |item| item.number);
             let claimed = self.ledger.claim(request, &page.instance, page.items, |item| sieve.takes(item));
-            news.items.extend(claimed);
+            news.items.extend(self.reserved(request, &page.instance, claimed).await);
             let is_enough = extent == Extent::Fitting && sieve.is_enough();
             if !page.more || end == after || is_enough {
                 break;
@@ -134,6 +145,40 @@ impl Shared {
         }
         news.notes = self.ledger.claim_notes(request);
         news
+    }
+
+    /// Reserves the items that the answer to a request claims, and returns those that no other reader of the session
+    /// has got. If this server is killed before it has acknowledged them, another reader gets them.
+    async fn reserved(&self, request: &RequestId, instance: &str, items: Vec<InboxItem>) -> Vec<InboxItem> {
+        if !self.ledger.may_reserve(instance) {
+            return items;
+        }
+        // All at once: one after the other would take a round trip each.
+        let mut calls = JoinSet::new();
+        for item in &items {
+            let params = InboxAckParams {
+                session: self.session.clone(),
+                upto: item.number,
+                only: true,
+                reserve: true,
+                instance: Some(instance.to_owned()),
+            };
+            let link = Arc::clone(&self.link);
+            calls.spawn(async move { (params.upto, link.call_running::<InboxAck>(&params).await) });
+        }
+        let mut elsewhere = HashSet::new();
+        while let Some(call) = calls.join_next().await {
+            match call {
+                Ok((number, Ok(Some(reserved)))) if reserved.acknowledged == 0 => {
+                    elsewhere.insert(number);
+                }
+                Ok((_, Err(failure))) if may_be_older(&failure) => self.ledger.gives_to_all(instance),
+                // Without an answer, it is better to report the item twice than not at all.
+                _ => {}
+            }
+        }
+        self.ledger.yields(request, instance, &elsewhere);
+        items.into_iter().filter(|item| !elsewhere.contains(&item.number)).collect()
     }
 
     /// Drops the reports of questions that have been answered, denied or withdrawn meanwhile: there is nothing left to

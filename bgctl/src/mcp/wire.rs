@@ -17,7 +17,7 @@ use tokio::io::BufReader;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::ledger::{Done, Ledger};
+use super::ledger::Ledger;
 use super::lines::{InvalidLine, Line, Lines};
 use super::output::Output;
 
@@ -30,8 +30,8 @@ pub struct Wire {
     /// Refusals that are being written.
     refusals: JoinSet<io::Result<()>>,
     ledger: Arc<Ledger>,
-    /// Publishes the items that may be acknowledged.
-    done: mpsc::UnboundedSender<Done>,
+    /// Signals each written answer.
+    written: mpsc::UnboundedSender<()>,
     /// Set at the end of the input.
     ended: watch::Sender<bool>,
     /// Whether a client has introduced itself.
@@ -40,14 +40,18 @@ pub struct Wire {
 
 impl Wire {
     /// Uses the standard streams of this process.
-    pub fn stdio(ledger: Arc<Ledger>, done: mpsc::UnboundedSender<Done>, ended: watch::Sender<bool>) -> Self {
+    pub fn stdio(
+        ledger: Arc<Ledger>,
+        written: mpsc::UnboundedSender<()>,
+        ended: watch::Sender<bool>,
+    ) -> Self {
         let (input, output) = rmcp::transport::stdio_pipes();
         Self {
             input: Lines::new(BufReader::new(input)),
             output: Output::new(output),
             refusals: JoinSet::new(),
             ledger,
-            done,
+            written,
             ended,
             is_begun: false,
         }
@@ -145,15 +149,14 @@ impl Transport<RoleServer> for Wire {
         if let Some(request) = &request {
             self.ledger.sends(request);
         }
-        let (ledger, done) = (Arc::clone(&self.ledger), self.done.clone());
+        let (ledger, written) = (Arc::clone(&self.ledger), self.written.clone());
         let sending = self.output.send(message);
         async move {
             let outcome = sending.await;
-            if let Some(request) = request
-                && let Some(news) = ledger.sent(&request, outcome.is_ok())
-            {
+            if let Some(request) = request {
+                ledger.sent(&request, outcome.is_ok());
                 // The receiver is gone when the server is shutting down; the items are then reported again.
-                let _ = done.send(news);
+                let _ = written.send(());
             }
             outcome
         }

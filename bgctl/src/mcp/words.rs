@@ -28,6 +28,10 @@ pub const LINE_BYTES: usize = 4 * 1024;
 /// What to do once all of several tasks have ended.
 pub const MORE_OF_EACH: &str = "background_output shows more output of each.";
 
+/// What the end of the daemon means.
+pub const DAEMON_ENDED: &str = "The bgd daemon has ended. All earlier tasks are lost, unless it is durable. The next call of \
+     one of these tools starts a new daemon, and its result says which: only then start the ones you still need again.";
+
 /// A text that may be truncated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {

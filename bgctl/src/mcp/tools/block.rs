@@ -7,6 +7,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bgd_shared::error::ErrorKind;
 use bgd_shared::id::{TaskId, TaskRef};
 use bgd_shared::limits::BLOCK_TIMEOUT_MS;
 use bgd_shared::request::{BlockMode, BlockParams, BlockResult, BlockUntil, TaskBlock};
@@ -25,7 +26,7 @@ use crate::mcp::arguments::Arguments;
 use crate::mcp::refusal::Refusal;
 use crate::mcp::shared::Shared;
 use crate::mcp::waits::Wait;
-use crate::mcp::words::{self, Over};
+use crate::mcp::words::{self, DAEMON_ENDED, Over};
 
 /// Maximum number of connections that a wait for a line may lose.
 const LOSSES: u32 = 8;
@@ -56,6 +57,8 @@ struct Seen {
     line: Option<String>,
     /// Whether the input ended meanwhile.
     is_input_over: bool,
+    /// The daemon instance that had the tasks when the wait began.
+    instance: Option<String>,
 }
 
 impl Until {
@@ -159,20 +162,28 @@ impl Shared {
         Ok(result)
     }
 
+    /// Like [`Self::look`], for tasks that it has accepted. Returns `None` if no daemon is running, and starts none: the
+    /// user may have stopped it.
+    async fn look_running(self: &Arc<Self>, ids: Vec<TaskRef>) -> Result<Option<BlockResult>, Failure> {
+        self.link.call_running::<TaskBlock>(&BlockParams::look(ids)).await
+    }
+
     /// Brings the state of the tasks up to date. A task that had ended may have been cleared meanwhile: then its last
-    /// known state stays.
-    async fn look_again(self: &Arc<Self>, latest: &mut BlockResult) -> Result<(), Refusal> {
+    /// known state stays. So it does without a daemon; then returns false.
+    async fn look_again(self: &Arc<Self>, latest: &mut BlockResult) -> Result<bool, Refusal> {
         let all = latest.tasks.iter().map(|task| task.id.into()).collect();
-        match self.link.call::<TaskBlock>(BlockParams::look(all)).await {
-            Ok(now) => *latest = now,
+        match self.look_running(all).await {
+            Ok(Some(now)) => *latest = now,
+            Ok(None) => return Ok(false),
             Err(failure) if !failure.is_of_missing_task() => return Err(failure.into()),
             Err(_) if latest.active.is_empty() => {}
             Err(_) => {
                 let active = latest.active.iter().map(|id| (*id).into()).collect();
-                update(latest, self.link.call::<TaskBlock>(BlockParams::look(active)).await?);
+                let Some(now) = self.look_running(active).await? else { return Ok(false) };
+                update(latest, now);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Waits until the condition is met, a task asks its user a question, the timeout expires, the answer is no longer
@@ -185,6 +196,7 @@ impl Shared {
         stop: impl Future<Output = ()>,
     ) -> Result<Seen, Refusal> {
         let deadline = Instant::now() + Duration::from_millis(wanted.timeout_ms);
+        let instance = self.link.instance();
         let mut ended = self.ended.clone();
         let stop = async move {
             tokio::select! {
@@ -193,19 +205,19 @@ impl Shared {
             }
         };
         if let (Until::Line(pattern), [task]) = (&wanted.until, &now.tasks[..]) {
-            let (result, line) =
-                self.wait_for_line(wanted, task.id, pattern, deadline, progress, stop).await?;
-            return Ok(Seen { result, line, is_input_over: *self.ended.borrow() });
+            let id = task.id;
+            let (result, line) = self.wait_for_line(id, now, pattern, deadline, progress, stop).await?;
+            return Ok(Seen { result, line, is_input_over: *self.ended.borrow(), instance });
         }
         let result = self.wait_for_all(wanted, now, deadline, progress, stop).await?;
-        Ok(Seen { result, line: None, is_input_over: *self.ended.borrow() })
+        Ok(Seen { result, line: None, is_input_over: *self.ended.borrow(), instance })
     }
 
     /// Waits for a line of a task. A restart of a daemon that keeps the task does not end the wait.
     async fn wait_for_line(
         self: &Arc<Self>,
-        wanted: &Wanted,
         id: TaskId,
+        now: BlockResult,
         pattern: &Regex,
         deadline: Instant,
         progress: &mut Option<Progress>,
@@ -216,7 +228,13 @@ impl Shared {
         loop {
             let found = self.seek(id, pattern.clone(), deadline, progress, &mut stop).await;
             // Before `found?`: if the daemon has gone meanwhile, this call notices it too and reports what that means.
-            let result = self.look(&wanted.ids).await?;
+            // A daemon that the user has stopped refuses.
+            let is_lost = matches!(&found, Ok(Sighting::Lost(failure))
+                if failure.kind != ErrorKind::ShuttingDown.as_str());
+            let Some(result) = self.look_after(is_lost, id).await? else {
+                let line = found?.line().ok_or_else(|| Refusal::new(DAEMON_ENDED))?;
+                return Ok((now, Some(line)));
+            };
             let line = match found? {
                 // The last lines may have been printed after the search.
                 Sighting::NotYet if result.active.is_empty() => {
@@ -232,6 +250,15 @@ impl Shared {
             };
             return Ok((result, line));
         }
+    }
+
+    /// Returns the state of a task after a search for a line; `None` if no daemon is running. Starts the next one if the
+    /// daemon `is_lost`.
+    async fn look_after(self: &Arc<Self>, is_lost: bool, id: TaskId) -> Result<Option<BlockResult>, Refusal> {
+        if is_lost {
+            return self.look(&[id.into()]).await.map(Some);
+        }
+        Ok(self.look_running(vec![id.into()]).await?)
     }
 
     async fn wait_for_all(
@@ -270,7 +297,11 @@ impl Shared {
                     }
                 }
             };
-            self.look_again(&mut latest).await?;
+            if !self.look_again(&mut latest).await? {
+                // Nothing is left to wait for, and another wait would start a daemon.
+                let is_met = until.left(&latest).is_empty() || asks(&latest);
+                return if is_met { Ok(latest) } else { Err(Refusal::new(DAEMON_ENDED)) };
+            }
             if is_over {
                 return Ok(latest);
             }
@@ -313,7 +344,7 @@ impl Shared {
 
     /// Builds the answer to a wait (R24). `may_be_cut`: the call asked for a longer wait.
     fn blocked(&self, wanted: &Wanted, seen: &Seen, may_be_cut: bool) -> ToolAnswer {
-        let Seen { result, line, is_input_over } = seen;
+        let Seen { result, line, is_input_over, instance } = seen;
         let text = |ids: &[TaskId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>();
         let (finished, active) = (text(&result.finished), text(&result.active));
         let left = if line.is_some() { Vec::new() } else { wanted.until.left(result) };
@@ -357,7 +388,8 @@ impl Shared {
         } else {
             words::while_running(&active)
         };
-        let body = Body::Blocked { timed_out, cut, finished, active, line: line.clone() };
+        let (line, instance) = (line.clone(), instance.clone());
+        let body = Body::Blocked { timed_out, cut, finished, active, line, instance };
         self.about(&result.tasks, body).with(opening, next)
     }
 }

@@ -6,7 +6,7 @@ use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{ToSpan as _, Zoned};
 
 use crate::duration::parse_ms;
-use crate::render::wall::system_zone;
+use crate::render::wall::{shown, system_zone};
 
 /// The accepted formats.
 const FORMS: &str = "use 14:30, 2026-03-01 14:30, or 2026-03-01T14:30:00Z";
@@ -62,7 +62,7 @@ fn read_past(text: &str, now: &Zoned) -> Result<jiff::Timestamp, String> {
         now.timestamp().checked_sub(ago.milliseconds()).map_err(|_| impossible(text, PAST_FORMS))?
     };
     if at > now.timestamp() {
-        return Err(format!("{text} is in the future: it is {} now", now.strftime("%Y-%m-%d %H:%M:%S")));
+        return Err(format!("{text} is in the future: it is {} now", shown(now)));
     }
     Ok(at)
 }
@@ -89,7 +89,7 @@ fn read(text: &str, now: &Zoned) -> Result<jiff::Timestamp, String> {
         Err(_) => on_wall(text, now.time_zone(), FORMS)?,
     };
     if at <= now.timestamp() {
-        return Err(format!("{text} is in the past: it is {} now", now.strftime("%Y-%m-%d %H:%M:%S")));
+        return Err(format!("{text} is in the past: it is {} now", shown(now)));
     }
     Ok(at)
 }
@@ -258,7 +258,10 @@ mod tests {
         let between = "2026-10-25T02:45:00+02:00[Europe/Berlin]";
         assert_eq!(at("02:30", between).unwrap(), "2026-10-25 02:30:00 +01:00");
         assert_eq!(at("2026-10-25 02:30", first).unwrap(), "2026-10-25 02:30:00 +02:00");
+        let error = at("2026-10-25 02:30", between).unwrap_err();
+        assert!(error.ends_with("is in the past: it is 2026-10-25 02:45:00 +02:00 now"), "{error}");
     }
+
     #[test]
     fn r129_since_accepts_durations_and_dates() {
         for (text, expected) in [

@@ -2,7 +2,7 @@
 //! alone (R167).
 
 use bgd_shared::id::TaskId;
-use bgd_tests::{Process, Terminal, TestDaemon, wait};
+use bgd_tests::{Outcome, Process, Terminal, TestDaemon, wait};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
@@ -37,6 +37,24 @@ fn r166_list_columns_and_sort_order_can_be_chosen() {
     assert!(refused.stderr.contains("possible values: "), "{}", refused.stderr);
     assert!(daemon.run(&["list", "--sort", "cpus"]).expect_code(2).stderr.contains("one of id, status"));
     assert!(daemon.run(&["list", "--watch"]).expect_code(2).stderr.contains("needs a terminal"));
+}
+
+#[test]
+fn r166_chosen_columns_without_room_are_named() {
+    let daemon = TestDaemon::start();
+    let id: TaskId = daemon.run(&["submit", "--tag", "nightly", "--", "true"]).success().word();
+    daemon.block(&[id]);
+    let args = ["list", "--color", "always", "--columns", "id,description,group,tags,batch,progress"];
+    let list = |width: &str| Outcome::of(daemon.bgctl(&args).env("COLUMNS", width)).success();
+    let narrow = list("40");
+    let header = narrow.stdout_text().lines().next().unwrap_or_default().to_owned();
+    assert!(header.split_whitespace().eq(["ID", "DESCRIPTION", "GROUP", "TAGS"]), "{narrow:?}");
+    assert_eq!(
+        narrow.stderr,
+        "bgctl: no room for batch, progress: choose fewer columns, or widen the terminal\n"
+    );
+    let wide = list("100");
+    assert!(wide.stdout_text().contains("PROGRESS") && wide.stderr.is_empty(), "{wide:?}");
 }
 
 /// Computes for a quarter of a second of CPU time, then holds 64 MiB at once.

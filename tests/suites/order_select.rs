@@ -60,6 +60,20 @@ fn r113_signal_reaches_the_selected_running_tasks() {
 }
 
 #[test]
+fn r113_status_shows_several_named_tasks_in_their_order() {
+    let daemon = TestDaemon::start();
+    let [one, two] = ["one", "two"].map(|word| daemon.submitted(&["--", "echo", word]));
+    daemon.block(&[one, two]);
+    let [first, second] = [two, one].map(|id| id.to_string());
+    let pages = run(&daemon, &["status", &first, &second]).success().stdout_text();
+    assert!(pages.find(&first).is_some_and(|at| Some(at) < pages.find(&second)), "{pages}");
+    let lines = run(&daemon, &["--json", "status", &first, &second]).success().stdout_text();
+    assert_eq!(lines.lines().count(), 2, "{lines}");
+    let missing = run(&daemon, &["status", &first, "00000000"]).expect_code(66);
+    assert!(missing.stderr.contains("there is no task 00000000"), "{}", missing.stderr);
+}
+
+#[test]
 fn r113_empty_session_selects_no_task() {
     let daemon = TestDaemon::start();
     let id = daemon.submit(&["sleep", "1000"]);

@@ -10,7 +10,7 @@ use bgd_shared::limits::LIST_PAGE_DEFAULT;
 use bgd_shared::request::{ListParams, TaskList};
 use bgd_shared::task::{Status, Summary};
 
-use self::shown::Shown;
+use self::shown::{Shown, print};
 use crate::cli::ListArgs;
 use crate::context::Context;
 use crate::exit::Code;
@@ -68,8 +68,8 @@ pub fn run(args: ListArgs, context: &mut Context) -> Result<Code, Failure> {
         }
     } else if !result.tasks.is_empty() {
         let mut format = ListFormat::of_output(context.colours());
-        let text = shown.text(&mut result.tasks, &mut format, context)?;
-        context.print(&text)?;
+        let drawn = shown.drawn(&mut result.tasks, &mut format, context)?;
+        print(&drawn, context)?;
     } else if is_terminal {
         say(format_args!("no tasks"));
     }

@@ -291,11 +291,13 @@ fn from_file(
     if args.follow {
         let ended = match follow_file(args, context, (task.id, path), &mut copier) {
             Err(failure) if failure.is_of_missing_task() => {
+                copier.finish()?;
                 report_cleared(task);
                 return Ok(copier.position() > start);
             }
             ended => ended?,
         };
+        copier.finish()?;
         let ended = ended.as_ref().unwrap_or(task);
         report_loss(&ended.output);
         if never_ran(ended) {
@@ -309,6 +311,7 @@ fn from_file(
     } else {
         copier.copy_ended(length, dropped)?;
     }
+    copier.finish()?;
     report_loss(&task.output);
     report_stderr(task, separate_bytes(task, args.stream));
     Ok(copier.position() > start)

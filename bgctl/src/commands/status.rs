@@ -20,10 +20,16 @@ const AT_ONCE: usize = 64;
 
 /// Prints a page per task.
 pub fn run(args: StatusArgs, context: &mut Context) -> Result<Code, Failure> {
-    let ids = pick::each(args.id, args.select, context)?;
+    let StatusArgs { ids: mut names, select } = args;
+    // One of several selected tasks may have been cleared since. Of several named ones, each must be there.
+    let cleared = [ErrorKind::TaskNotFound.as_str()];
+    let (ids, left_out) = if names.len() > 1 {
+        (pick::all(names, context)?, &[][..])
+    } else {
+        (pick::each(names.pop(), select, context)?, &cleared[..])
+    };
     let mut ahead = Ahead::of(&ids);
-    // One of several tasks may have been cleared since.
-    pick::for_each(ids, &[ErrorKind::TaskNotFound.as_str()], |id, before| {
+    pick::for_each(ids, left_out, |id, before| {
         let result = match ahead.take(|all| context.link.call_together::<TaskGet>(all))? {
             Some(result) => result,
             // It was refused, and this says why.

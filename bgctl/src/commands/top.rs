@@ -19,7 +19,9 @@ use crate::render::list_format::{ListFormat, is_dumb};
 use crate::several::{self, Asked, News};
 use crate::state;
 use crate::terminal::lend;
-use crate::top::{Environment, HostNo, Hosts, Measurements, Size, Still, TaskKey, each_page, run as show};
+use crate::top::{
+    Environment, HostNo, Hosts, Measurements, Size, Still, TaskKey, each_page, run as show, unknown_status,
+};
 
 /// The size of a frame if the size is unknown.
 const SIZE: Size = Size { rows: 24, cols: 80 };
@@ -34,6 +36,9 @@ pub fn run(args: &TopArgs, context: &mut Context) -> Result<Code, Failure> {
             .hint("`bgctl --json list` and `bgctl events` are for programs"));
     }
     let filter = args.filter.join(" ");
+    if let Some(why) = unknown_status(&filter) {
+        return Err(Failure::usage(why));
+    }
     let format = ListFormat::of_output(context.colours());
     // The notes of this machine do not cover tasks of a remote daemon.
     let here = if context.link.is_remote() { None } else { Some(context.link.socket()?) };

@@ -2,7 +2,7 @@
 //! copy; to a pipe, reading and writing 128 KiB chunks is about as fast. On a terminal the bytes are filtered.
 //!
 //! An output that exceeded its limit has a hole after its first 64 KiB. The hole reads as NUL bytes that the task
-//! never wrote, so it is skipped and reported on standard error.
+//! never wrote, so it is skipped and reported on standard error, with the rest of the line in which it ends.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -15,6 +15,7 @@ use bgd_shared::show::count;
 use bgd_shared::task::{Output, Task};
 
 use crate::output::replay::{Replay, shown};
+use crate::output::seam::{Missing, Seam};
 use crate::remark::say;
 
 /// A section of an output.
@@ -96,6 +97,17 @@ pub fn report_stderr(task: &Task, bytes: u64) {
 /// Bytes read at once where the kernel can't do the copy.
 const PIECE: usize = 128 * 1024;
 
+/// Bytes that were read at once.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Chunk {
+    /// Number of bytes; 0 at the current end.
+    pub count: usize,
+    /// Number of bytes that were dropped before these.
+    pub dropped: u64,
+    /// Whether the file was truncated, so that these are at its beginning.
+    pub is_restart: bool,
+}
+
 /// Reads an output that may still grow, skipping dropped bytes.
 #[derive(Debug)]
 pub struct Growing {
@@ -124,24 +136,25 @@ impl Growing {
         Ok(self.file.metadata()?.len())
     }
 
-    /// Reads what is available now; returns 0 at the current end. If the file was truncated, starts again at its
-    /// beginning, as `tail -f` does. The daemon may extend the hole at any time, so the
-    /// hole is looked up in the file both before and after each read.
+    /// Reads what is available now. If the file was truncated, starts again at its beginning, as `tail -f` does. The
+    /// daemon may extend the hole at any time, so the hole is looked up in the file both before and after each read.
     ///
     /// # Errors
     /// The file can't be read.
-    pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+    pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<Chunk> {
+        let mut chunk = Chunk::default();
         loop {
             let length = self.file.metadata()?.len();
             if length < self.size {
                 report_truncated();
                 self.position = 0;
+                chunk = Chunk { is_restart: true, ..Chunk::default() };
             }
             self.size = length;
             if self.position >= length {
-                return Ok(0);
+                return Ok(chunk);
             }
-            self.skip_hole(length);
+            chunk.dropped += self.skip_hole(length);
             let mut left = length - self.position;
             if self.position < OUTPUT_HEAD_BYTES {
                 // The head is never dropped, but what follows may be, so the two are read separately.
@@ -150,7 +163,7 @@ impl Growing {
             let wanted = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
             let count = match self.file.read_at(&mut buffer[..wanted], self.position) {
                 // The file was truncated.
-                Ok(0) => return Ok(0),
+                Ok(0) => return Ok(chunk),
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
@@ -159,18 +172,16 @@ impl Growing {
             // them.
             if self.hole_end(length) <= self.position {
                 self.position += count as u64;
-                return Ok(count);
+                return Ok(Chunk { count, ..chunk });
             }
         }
     }
 
-    /// Skips the hole if it contains the next byte.
-    fn skip_hole(&mut self, length: u64) {
-        let hole_end = self.hole_end(length);
-        if self.position < hole_end {
-            report_dropped(hole_end - self.position);
-            self.position = hole_end;
-        }
+    /// Skips the hole if it contains the next byte. Returns how many bytes that are.
+    fn skip_hole(&mut self, length: u64) -> u64 {
+        let dropped = self.hole_end(length).saturating_sub(self.position);
+        self.position += dropped;
+        dropped
     }
 
     /// Returns where the hole ends now; 0 if there is none, or the next byte is in the head.
@@ -184,13 +195,14 @@ pub struct Copier {
     source: Growing,
     out: File,
     replay: Option<Replay>,
+    seam: Seam,
 }
 
 impl Copier {
     /// Starts copying at `position`.
     pub fn new(file: File, out: File, position: u64) -> Self {
         let replay = Replay::onto(&out);
-        Self { source: Growing::new(file, position), out, replay }
+        Self { source: Growing::new(file, position), out, replay, seam: Seam::default() }
     }
 
     /// Notes that the next bytes do not follow the last ones.
@@ -200,8 +212,31 @@ impl Copier {
         }
     }
 
+    /// Writes the next bytes, without those of a line that a hole has cut.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.out.write_all(&shown(&mut self.replay, bytes))
+        let (missing, rest) = self.seam.pass(bytes);
+        self.report(missing)?;
+        self.out.write_all(&shown(&mut self.replay, rest))
+    }
+
+    /// Reports missing bytes, if any, after ending the line before them.
+    fn report(&mut self, missing: Option<Missing>) -> io::Result<()> {
+        let Some(Missing { bytes, is_in_line }) = missing else { return Ok(()) };
+        if is_in_line {
+            self.out.write_all(b"\n")?;
+        }
+        report_dropped(bytes);
+        self.skipped();
+        Ok(())
+    }
+
+    /// Ends the copy: reports what is missing at its end, if anything is.
+    ///
+    /// # Errors
+    /// Writing fails.
+    pub fn finish(&mut self) -> io::Result<()> {
+        let missing = self.seam.end();
+        self.report(missing)
     }
 
     /// Offset of the next byte to copy.
@@ -209,7 +244,8 @@ impl Copier {
         self.source.position()
     }
 
-    /// Copies up to `end` from the output of an ended task that lacks `dropped` bytes.
+    /// Copies up to `end` from the output of an ended task that lacks `dropped` bytes. [`Self::finish`] is due afterwards,
+    /// as after each copy.
     ///
     /// # Errors
     /// Reading or writing fails.
@@ -221,8 +257,7 @@ impl Copier {
                     self.copy_to(range.end)?;
                 }
                 Piece::Dropped(bytes) => {
-                    report_dropped(bytes);
-                    self.skipped();
+                    self.seam.dropped(bytes);
                     self.source.position += bytes;
                 }
             }
@@ -239,11 +274,12 @@ impl Copier {
         let mut buffer = vec![0; PIECE];
         // Always read once: only that detects a truncated file.
         loop {
-            let before = self.source.position;
-            let count = self.source.read(&mut buffer)?;
-            if self.source.position != before + count as u64 {
+            let Chunk { count, dropped, is_restart } = self.source.read(&mut buffer)?;
+            if is_restart {
+                self.finish()?;
                 self.skipped();
             }
+            self.seam.dropped(dropped);
             self.write(&buffer[..count])?;
             if count == 0 || self.source.position >= end {
                 return Ok(());
@@ -253,6 +289,7 @@ impl Copier {
 
     /// Copies up to `end`, or up to the end of the file if that comes first.
     fn copy_to(&mut self, end: u64) -> io::Result<()> {
+        let begin = self.source.position;
         self.source.file.seek(SeekFrom::Start(self.source.position))?;
         while self.source.position < end {
             match self.copy_some(end - self.source.position) {
@@ -265,12 +302,21 @@ impl Copier {
                 Err(error) => return Err(error),
             }
         }
+        // What the kernel has copied was not seen here.
+        let mut last = [0];
+        let position = self.source.position;
+        if position > begin && !self.seam.is_open() && self.source.file.read_at(&mut last, position - 1)? > 0
+        {
+            self.seam.ends_with(last[0]);
+        }
         Ok(())
     }
 
-    /// Copies at most `most` bytes. Bypasses `io::copy` for terminals, and for pipes, where it would use chunks of 8 KiB.
+    /// Copies at most `most` bytes. Bypasses `io::copy` for terminals, for pipes, where it would use chunks of 8 KiB, and
+    /// after a hole, until the line in which that ends was left out.
     fn copy_some(&mut self, most: u64) -> io::Result<u64> {
-        if self.replay.is_none() && !self.out.metadata()?.file_type().is_fifo() {
+        let by_kernel = self.replay.is_none() && !self.out.metadata()?.file_type().is_fifo();
+        if by_kernel && !self.seam.is_open() {
             return io::copy(&mut (&self.source.file).take(most), &mut self.out);
         }
         let mut buffer = vec![0; PIECE];
@@ -283,6 +329,9 @@ impl Copier {
             }
             self.write(&buffer[..count])?;
             copied += count as u64;
+            if by_kernel && !self.seam.is_open() {
+                break;
+            }
         }
         Ok(copied)
     }
@@ -354,13 +403,36 @@ mod tests {
         let bytes: Vec<u8> = (0..3 * HEAD).map(|place| u8::try_from(place % 251).unwrap()).collect();
         let (mut ended, _writer, out) = copier(&bytes, 5);
         ended.copy_ended(3 * HEAD, HEAD).unwrap();
+        ended.finish().unwrap();
         let place = |offset: u64| usize::try_from(offset).unwrap();
-        assert_eq!(written(out), [&bytes[5..place(HEAD)], &bytes[place(2 * HEAD)..]].concat());
+        let (head, rest) = (&bytes[5..place(HEAD)], &bytes[place(2 * HEAD)..]);
+        let cut = memchr::memchr(b'\n', rest).unwrap() + 1;
+        assert!(!head.ends_with(b"\n") && cut > 1);
+        assert_eq!(written(out), [head, b"\n", &rest[cut..]].concat());
         let (mut growing, _writer, out) = copier(&bytes, 0);
         growing.copy_growing().unwrap();
         growing.copy_growing().unwrap();
         assert_eq!(growing.source.position, 3 * HEAD);
         assert_eq!(written(out), bytes);
+    }
+
+    #[test]
+    fn lines_that_a_hole_has_cut_are_not_joined() {
+        let line = |number: u64| format!("{number:09}\n");
+        // A line begins at each multiple of 10, and a hole that does not end there.
+        let text: String = (0..3 * HEAD / 10).map(line).collect();
+        let end = text.len() as u64;
+        for (dropped, is_in_line) in [(HEAD, true), (3, true), (0, false)] {
+            let (mut ended, _writer, out) = copier(text.as_bytes(), 0);
+            ended.copy_ended(end, dropped).unwrap();
+            ended.finish().unwrap();
+            let shown = String::from_utf8(written(out)).unwrap();
+            let is_whole =
+                |shown: &&str| shown.parse::<u64>().is_ok_and(|number| line(number).trim_end() == *shown);
+            let cut: Vec<&str> = shown.lines().filter(|shown| !is_whole(shown)).collect();
+            assert_eq!(cut.len(), usize::from(is_in_line), "{cut:?}");
+            assert!(cut.iter().all(|cut| line(HEAD / 10).starts_with(cut)), "{cut:?}");
+        }
     }
 
     #[test]
@@ -404,11 +476,15 @@ mod tests {
         writer.set_len(HEAD).unwrap();
         writer.set_len(16 * HEAD).unwrap();
         writer.seek(SeekFrom::End(0)).unwrap();
-        writer.write_all(b"tail").unwrap();
+        writer.write_all(b"ta").unwrap();
+        growing.copy_growing().unwrap();
+        // Looking for the hole has moved the position that both share.
+        writer.seek(SeekFrom::End(0)).unwrap();
+        writer.write_all(b"il\nnext\n").unwrap();
         growing.copy_growing().unwrap();
         let bytes = written(out);
-        assert!(bytes.ends_with(b"tail"));
-        assert_eq!(growing.source.position, 16 * HEAD + 4);
+        assert!(bytes.ends_with(b"\0\nnext\n"));
+        assert_eq!(growing.source.position, 16 * HEAD + 10);
         assert!(u64::try_from(bytes.len()).unwrap() < 2 * HEAD, "{}", bytes.len());
     }
 }

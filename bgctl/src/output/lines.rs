@@ -22,12 +22,16 @@ pub struct Search {
     begin: u64,
     /// Offset of the next chunk, unless bytes were dropped.
     next: u64,
+    /// Whether any chunk was searched, so that a later offset than `next` means that bytes were dropped.
+    has_begun: bool,
+    /// Whether dropped bytes have cut the line in which the next chunk begins: the rest of a line is none.
+    is_cut: bool,
 }
 
 impl Search {
     /// Starts searching at offset `from`.
     pub fn new(pattern: Regex, from: u64) -> Self {
-        Self { lines: LineSearch::new(pattern), begin: from, next: from }
+        Self { lines: LineSearch::new(pattern), begin: from, next: from, has_begun: false, is_cut: false }
     }
 
     /// Returns the offset of the current incomplete line, from which a later search can resume.
@@ -36,11 +40,24 @@ impl Search {
     }
 
     /// Searches a chunk that starts at offset `at`, up to the first matching line.
-    pub fn push(&mut self, at: u64, bytes: &[u8]) -> Option<Line> {
+    pub fn push(&mut self, mut at: u64, mut bytes: &[u8]) -> Option<Line> {
         if at != self.next {
-            // The bytes in between were dropped: do not join the end of one line to the beginning of another.
+            // The bytes in between were dropped, or the file was truncated: do not join the end of one line to the
+            // beginning of another.
             self.lines.last();
-            (self.begin, self.next) = (at, at);
+            self.is_cut = self.has_begun && at > self.next;
+            // A later search is to find the hole again, as it does from the line before it.
+            self.begin = if self.is_cut { self.begin } else { at };
+            self.next = at;
+        }
+        self.has_begun = true;
+        if self.is_cut {
+            let end = memchr::memchr(b'\n', bytes);
+            let cut = end.map_or(bytes.len(), |end| end + 1);
+            (at, bytes) = (at + cut as u64, &bytes[cut..]);
+            self.next = at;
+            end?;
+            (self.is_cut, self.begin) = (false, at);
         }
         let found = self.lines.read(bytes);
         let read = found.as_ref().map_or(bytes.len(), |(_, read)| *read);
@@ -55,6 +72,9 @@ impl Search {
 
     /// Treats the current incomplete line as complete and searches it.
     pub fn finish(&mut self) -> Option<Line> {
+        if self.is_cut {
+            self.begin = self.next;
+        }
         if self.begin == self.next {
             return None;
         }
@@ -110,6 +130,25 @@ mod tests {
         assert_eq!(lines.push(0, b"one "), None);
         assert_eq!(lines.push(100, b"two\n"), None);
         assert_eq!(lines.push(104, b"one two\n"), Some(line("one two", 104, 112)));
+    }
+
+    #[test]
+    fn r111_rest_of_a_line_after_a_hole_is_not_searched() {
+        let mut lines = search("^two$");
+        assert_eq!(lines.push(0, b"one\nhal"), None);
+        assert_eq!(lines.push(100, b"t"), None);
+        assert_eq!(lines.position(), 4, "a later search begins before the hole");
+        assert_eq!(lines.push(101, b"wo\ntwo"), None);
+        assert_eq!(lines.position(), 104);
+        assert_eq!(lines.push(107, b"\n"), Some(line("two", 104, 108)));
+        let mut lines = search("^(two)?$");
+        assert_eq!(lines.push(0, b"half"), None);
+        assert_eq!(lines.push(100, b"two"), None);
+        assert_eq!((lines.finish(), lines.position()), (None, 103));
+        // The offset at which a search begins may be known only from its first chunk; and a truncated file begins anew.
+        let mut lines = search("^two$");
+        assert_eq!(lines.push(50, b"two\n"), Some(line("two", 50, 54)));
+        assert_eq!(lines.push(0, b"two\n"), Some(line("two", 0, 4)));
     }
 
     proptest! {

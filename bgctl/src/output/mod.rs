@@ -8,5 +8,6 @@ pub mod follow;
 pub mod lines;
 pub mod remote;
 pub mod replay;
+pub mod seam;
 pub mod seek;
 pub mod tail;

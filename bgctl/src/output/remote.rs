@@ -14,6 +14,7 @@ use crate::output::cleared::report_cleared;
 use crate::output::copy::{ranges, report_dropped, report_loss, report_truncated};
 use crate::output::filter::attempt_starts;
 use crate::output::replay::Replay;
+use crate::output::seam::{Missing, Seam};
 use crate::output::tail::start_of_last_lines;
 
 /// How many bytes before those that are shown are searched for the screen that they are on: on this machine, and on
@@ -80,7 +81,10 @@ impl Remote<'_> {
     /// # Errors
     /// The daemon refuses, or standard output can't be written.
     pub fn print_all(&self, context: &mut Context, offset: i64) -> Result<Task, Failure> {
-        self.print_from(context, &mut Place::new(offset))
+        let mut place = Place::new(offset);
+        let task = self.print_from(context, &mut place)?;
+        place.finish(context)?;
+        Ok(task)
     }
 
     /// Prints from a place up to the current end, and advances the place. The task may write faster than this can print.
@@ -107,7 +111,9 @@ impl Remote<'_> {
     /// The daemon refuses or is gone, or standard output can't be written.
     pub fn follow(&self, context: &mut Context, offset: i64) -> Result<Task, Failure> {
         let mut place = Place::new(offset);
-        context.recovering(|context| self.follow_from(context, &mut place))
+        let task = context.recovering(|context| self.follow_from(context, &mut place))?;
+        place.finish(context)?;
+        Ok(task)
     }
 
     /// Follows the output on one connection from a place, and advances it.
@@ -162,6 +168,7 @@ impl Remote<'_> {
         let (begin, next, eof) = (chunk.offset, chunk.next, chunk.eof);
         if place.is_reached && signed(begin) < offset {
             if !context.json() {
+                place.finish(context)?;
                 context.flush()?;
                 report_truncated();
             }
@@ -180,19 +187,14 @@ impl Remote<'_> {
             }
         } else {
             let asked = u64::try_from(offset).unwrap_or(begin);
-            place.note_dropped(context, begin.saturating_sub(asked))?;
+            place.seam.dropped(begin.saturating_sub(asked));
             let data = std::mem::take(&mut chunk.data);
             let bytes = chunk.encoding.decode(data).map_err(Failure::unreadable_output)?;
-            match &mut place.replay {
-                Some(replay) => {
-                    let text = replay.push_at(begin, &bytes, &attempt_starts(&chunk));
-                    context.print_bytes(text.as_bytes())?;
-                }
-                None => context.print_bytes(&bytes)?,
-            }
+            place.print(context, (begin, &bytes), &attempt_starts(&chunk))?;
             // After the head, `next` skips what was dropped.
-            place.note_dropped(context, next.saturating_sub(begin + bytes.len() as u64))?;
+            place.seam.dropped(next.saturating_sub(begin + bytes.len() as u64));
             if eof {
+                place.finish(context)?;
                 report_loss(&chunk.task.output);
             }
         }
@@ -226,23 +228,50 @@ struct Place {
     /// Whether a chunk has ended here: only if the file was truncated does it now end before.
     is_reached: bool,
     replay: Option<Replay>,
+    seam: Seam,
 }
 
 impl Place {
     fn new(offset: i64) -> Self {
-        Self { offset, is_reached: false, replay: Replay::onto_stdout() }
+        Self { offset, is_reached: false, replay: Replay::onto_stdout(), seam: Seam::default() }
     }
 
-    /// Reports that this many bytes are missing here, if any.
-    fn note_dropped(&mut self, context: &mut Context, bytes: u64) -> Result<(), Failure> {
-        if bytes > 0 {
-            context.flush()?;
-            report_dropped(bytes);
-            if let Some(replay) = &mut self.replay {
-                replay.restart();
+    /// Prints the bytes at this offset, without those of a line that a hole has cut. Attempts start at `starts`.
+    fn print(
+        &mut self,
+        context: &mut Context,
+        (offset, bytes): (u64, &[u8]),
+        starts: &[u64],
+    ) -> Result<(), Failure> {
+        let (missing, rest) = self.seam.pass(bytes);
+        self.report(context, missing)?;
+        match &mut self.replay {
+            Some(replay) => {
+                let offset = offset + (bytes.len() - rest.len()) as u64;
+                context.print_bytes(replay.push_at(offset, rest, starts).as_bytes())
             }
+            None => context.print_bytes(rest),
+        }
+    }
+
+    /// Reports missing bytes, if any, after ending the line before them.
+    fn report(&mut self, context: &mut Context, missing: Option<Missing>) -> Result<(), Failure> {
+        let Some(Missing { bytes, is_in_line }) = missing else { return Ok(()) };
+        if is_in_line {
+            context.print_bytes(b"\n")?;
+        }
+        context.flush()?;
+        report_dropped(bytes);
+        if let Some(replay) = &mut self.replay {
+            replay.restart();
         }
         Ok(())
+    }
+
+    /// Reports what is missing at the end of what was printed, if anything is.
+    fn finish(&mut self, context: &mut Context) -> Result<(), Failure> {
+        let missing = self.seam.end();
+        self.report(context, missing)
     }
 }
 

@@ -16,7 +16,7 @@ use regex::bytes::Regex;
 pub use crate::cli::since::Since;
 use crate::failure::Failure;
 use crate::link::{Heard, Listener, sleep, time_left};
-use crate::output::copy::Growing;
+use crate::output::copy::{Chunk, Growing, report_dropped};
 use crate::output::lines::{Line, Search};
 use crate::watch::Changes;
 
@@ -261,7 +261,11 @@ fn look(
             let end = growing.length().map_err(unreadable)?;
             let mut buffer = vec![0; PIECE];
             loop {
-                let count = growing.read(&mut buffer).map_err(unreadable)?;
+                let Chunk { count, dropped, is_restart: _ } =
+                    growing.read(&mut buffer).map_err(unreadable)?;
+                if dropped > 0 {
+                    report_dropped(dropped);
+                }
                 let line = search.push(growing.position() - count as u64, &buffer[..count]);
                 if count == 0 || line.is_some() || growing.position() >= end {
                     return Ok(line);

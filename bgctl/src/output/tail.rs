@@ -6,7 +6,7 @@ use std::ops::Range;
 const BLOCK: u64 = 64 * 1024;
 
 /// Returns the offset at which the last `lines` lines begin, given the stored parts of an output. An unfinished line
-/// counts as a line. `read` returns the bytes of a range of at most 64 KiB; fewer bytes mean that the output ends
+/// counts as a line, but not the rest of one at the beginning of a later part, which is not shown. `read` returns the bytes of a range of at most 64 KiB; fewer bytes mean that the output ends
 /// there.
 ///
 /// # Errors
@@ -28,8 +28,8 @@ pub fn start_of_last_lines<E>(
             let bytes = read(from..place)?;
             for newline in memchr::memrchr_iter(b'\n', &bytes) {
                 let behind = from + newline as u64 + 1;
-                // The final newline ends the last line and does not start another.
-                if behind == last.end {
+                // The final newline of a part ends its last line and does not start another.
+                if behind == part.end {
                     continue;
                 }
                 left -= 1;
@@ -92,6 +92,17 @@ mod tests {
         });
         assert_eq!(found.unwrap(), 6);
         assert_eq!(reads, [1_000_000..1_000_010, 0..10]);
+    }
+
+    #[test]
+    fn line_that_a_hole_has_cut_does_not_count() {
+        let parts = [0..10, 1_000_000..1_000_006];
+        let found = |lines| {
+            start_of_last_lines(lines, &parts, |range| {
+                Ok::<_, ()>(if range.start == 0 { b"12345\n789\n".to_vec() } else { b"cut\nb\n".to_vec() })
+            })
+        };
+        assert_eq!([1, 2, 3].map(|lines| found(lines).unwrap()), [1_000_004, 6, 0]);
     }
 
     proptest! {

@@ -61,6 +61,11 @@ impl Field {
     pub const fn is_measured(self) -> bool {
         matches!(self, Self::Cpu | Self::Memory)
     }
+
+    /// Returns the name by which it is chosen.
+    pub fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
 }
 
 /// Current usage of running tasks, where it was measured.

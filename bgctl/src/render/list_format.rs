@@ -38,6 +38,8 @@ pub struct ListFormat {
     pub width: Option<u16>,
     /// The columns, in order; ignored by lists with fixed columns.
     pub columns: Vec<Field>,
+    /// Whether the user has chosen the columns: of a table that is too wide, the last ones are left out.
+    pub is_chosen: bool,
     /// The progress of tasks in percent, where it was looked up.
     pub percents: HashMap<TaskId, u8>,
     /// Current usage of running tasks, where it was measured.
@@ -71,6 +73,7 @@ impl ListFormat {
             colour,
             width,
             columns: Field::DEFAULT.to_vec(),
+            is_chosen: false,
             percents: HashMap::new(),
             measured: Measured::new(),
             clock: Clock::system(Timestamp::now()),
@@ -87,6 +90,7 @@ impl ListFormat {
             colour: false,
             width: None,
             columns: Field::DEFAULT.to_vec(),
+            is_chosen: false,
             percents: HashMap::new(),
             measured: Measured::new(),
             clock: Clock::of_tests(),

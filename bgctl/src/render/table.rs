@@ -62,7 +62,7 @@ struct Column {
     /// Whether the column is truncated in a table that is too wide, to [`LEAST`] characters at least.
     shrinks: bool,
     /// Its rank for being dropped from a table that is too wide: the lowest is dropped first, as the least missed.
-    /// `None` for never.
+    /// `None` for never. Of chosen columns, the last is dropped first.
     drop_rank: Option<u8>,
 }
 
@@ -277,18 +277,31 @@ fn places(format: &ListFormat, has_hosts: bool) -> Vec<usize> {
     places.filter(|place| has_hosts || !COLUMNS[*place].only_with_hosts).collect()
 }
 
+/// A rendered list.
+#[derive(Debug)]
+pub struct Drawn {
+    pub text: String,
+    /// The chosen columns that have no room.
+    pub left_out: Vec<Field>,
+}
+
+impl Drawn {
+    /// Describes the columns that are left out; `None` if all are there.
+    pub fn remark(&self) -> Option<String> {
+        let names: Vec<String> = self.left_out.iter().map(|field| field.name()).collect();
+        let names = Some(names.join(", ")).filter(|names| !names.is_empty())?;
+        Some(format!("no room for {names}: choose fewer columns, or widen the terminal"))
+    }
+}
+
 /// Lists the tasks in the given order.
 pub fn list(tasks: &[Task], format: &ListFormat) -> String {
-    listings(&[Listing { host: None, tasks: Ok(tasks) }], None, format)
+    listings(&[Listing { host: None, tasks: Ok(tasks) }], None, format).text
 }
 
-/// Renders the tasks as a tree, each below a task that it starts after.
-pub fn tree(tasks: &[Task], lines: Lines, format: &ListFormat) -> String {
-    listings(&[Listing { host: None, tasks: Ok(tasks) }], Some(lines), format)
-}
-
-/// Renders the answers of several machines as one list, or as one tree each.
-pub fn listings(all: &[Listing<'_>], tree: Option<Lines>, format: &ListFormat) -> String {
+/// Renders the answers of several machines as one list, or as one tree each, in which each task is below a task that it
+/// starts after.
+pub fn listings(all: &[Listing<'_>], tree: Option<Lines>, format: &ListFormat) -> Drawn {
     let rows = all.iter().flat_map(|Listing { host, tasks }| {
         let row = |task| cells(Entry { host: *host, task }, format);
         match (tasks, tree) {
@@ -300,7 +313,7 @@ pub fn listings(all: &[Listing<'_>], tree: Option<Lines>, format: &ListFormat) -
                 .collect(),
         }
     });
-    drawn(rows.collect(), format)
+    drawn(rows.collect(), tree.is_some(), format)
 }
 
 /// Draws the branches of a tree into a row.
@@ -316,25 +329,25 @@ fn drawn_at<'a>(node: &Node, (entry, mut cells): Cells<'a>) -> Cells<'a> {
 }
 
 /// Renders rows as a table or as tab-separated columns.
-fn drawn(rows: Vec<Cells<'_>>, format: &ListFormat) -> String {
+fn drawn(rows: Vec<Cells<'_>>, is_tree: bool, format: &ListFormat) -> Drawn {
     let has_hosts = rows.iter().any(|(entry, _)| entry.host.is_some());
     let places = places(format, has_hosts);
     if format.table {
-        return table(rows, &places, format);
+        return table(rows, &places, is_tree, format);
     }
     let line = |(_, cells): Cells<'_>| {
         let shown = places.iter().map(|place| cells[*place].as_str());
         shown.collect::<Vec<_>>().join("\t") + "\n"
     };
-    rows.into_iter().map(line).collect()
+    Drawn { text: rows.into_iter().map(line).collect(), left_out: Vec::new() }
 }
 
-fn table(rows: Vec<Cells<'_>>, places: &[usize], format: &ListFormat) -> String {
+fn table(rows: Vec<Cells<'_>>, places: &[usize], is_tree: bool, format: &ListFormat) -> Drawn {
     let widest: OfColumns<Option<usize>> = std::array::from_fn(|place| {
         let cells = rows.iter().map(|(_, cells)| width(&cells[place]));
         places.contains(&place).then(|| cells.max().unwrap_or(0).max(COLUMNS[place].header.len()))
     });
-    let widths = widths(&widest, format.width);
+    let widths = widths(&widest, &droppable(places, is_tree, format.is_chosen), format);
     let row = |(entry, cells): Cells<'_>| {
         let shown = places.iter().filter_map(|place| {
             let cell = Cell::new(cut(&cells[*place], widths[*place]?));
@@ -346,34 +359,54 @@ fn table(rows: Vec<Cells<'_>>, places: &[usize], format: &ListFormat) -> String 
         });
         Row::from(shown.collect::<Vec<_>>())
     };
-    let header = places.iter().filter(|place| widths[**place].is_some()).map(|place| COLUMNS[*place].header);
-    fitted(header, rows.into_iter().map(row), format)
+    let (shown, hidden): (Vec<usize>, Vec<usize>) =
+        places.iter().copied().partition(|place| widths[*place].is_some());
+    let header = shown.into_iter().map(|place| COLUMNS[place].header);
+    let text = fitted(header, rows.into_iter().map(row), format);
+    let hidden = hidden.into_iter().filter(|_| format.is_chosen);
+    Drawn { text, left_out: hidden.map(|place| COLUMNS[place].field).collect() }
 }
 
-/// Returns the maximum width of each column in a table of this width, given the widest cells; `None` for a column that
-/// is hidden or dropped.
-fn widths(widest: &OfColumns<Option<usize>>, width: Option<u16>) -> OfColumns<Option<usize>> {
-    let mut widths = *widest;
-    let Some(width) = width.map(usize::from) else { return widths };
-    let needed = |widths: &OfColumns<Option<usize>>| {
-        let least = |(column, width): (&Column, &Option<usize>)| {
-            width.map(|width| GAP + if column.shrinks { LEAST } else { width })
-        };
-        COLUMNS.iter().zip(widths).filter_map(least).sum::<usize>().saturating_sub(GAP)
-    };
+/// Returns the columns that may be dropped from a table that is too wide, in the order in which they are. Of chosen ones,
+/// the first stays, and so does that of the tree.
+fn droppable(places: &[usize], is_tree: bool, is_chosen: bool) -> Vec<usize> {
+    if is_chosen {
+        let stays = |place: &usize| Some(place) == places.first() || is_tree && *place == TREE;
+        return places.iter().rev().copied().filter(|place| !stays(place)).collect();
+    }
     let mut spare: Vec<usize> =
         (0..COLUMNS.len()).filter(|place| COLUMNS[*place].drop_rank.is_some()).collect();
     spare.sort_by_key(|place| COLUMNS[*place].drop_rank);
-    for place in spare {
+    spare
+}
+
+/// Returns the maximum width of each column in a table of this format's width, given the widest cells; `None` for a
+/// column that is hidden, or was dropped as one of `droppable`.
+fn widths(
+    widest: &OfColumns<Option<usize>>,
+    droppable: &[usize],
+    format: &ListFormat,
+) -> OfColumns<Option<usize>> {
+    let mut widths = *widest;
+    let Some(width) = format.width.map(usize::from) else { return widths };
+    let least = |column: &Column, width: usize| {
+        // A chosen column is not to take more room than it needs from the others.
+        if !column.shrinks || format.is_chosen && width < LEAST { width } else { LEAST }
+    };
+    let needed = |widths: &OfColumns<Option<usize>>| {
+        let needed = |(column, width): (&Column, &Option<usize>)| Some(GAP + least(column, (*width)?));
+        COLUMNS.iter().zip(widths).filter_map(needed).sum::<usize>().saturating_sub(GAP)
+    };
+    for place in droppable {
         if needed(&widths) > width {
-            widths[place] = None;
+            widths[*place] = None;
         }
     }
     // The width left over when each column has its minimum goes to the first columns that need it.
     let mut left = width.saturating_sub(needed(&widths));
     for (column, shown) in COLUMNS.iter().zip(&mut widths) {
         if let Some(shown) = shown.as_mut().filter(|_| column.shrinks) {
-            let most = LEAST + left;
+            let most = least(column, *shown) + left;
             left = most - most.min(*shown);
             *shown = most;
         }

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use bgd_shared::time::Timestamp;
-use jiff::tz::TimeZone;
+use jiff::Zoned;
+use jiff::tz::{AmbiguousOffset, TimeZone};
 
 /// A time zone. The system's zone is read when the first time is shown, as most runs show none.
 #[derive(Clone, Debug)]
@@ -25,11 +26,19 @@ impl Zone {
         }
     }
 
-    /// Formats a time in this zone, such as `2026-03-01 17:45:09`.
+    /// Formats a time in this zone, as [`shown`] does.
     pub fn show(&self, at: Timestamp) -> String {
         let stamp = jiff::Timestamp::from_millisecond(at.unix_ms()).unwrap_or_default();
-        stamp.to_zoned(self.zone().clone()).strftime("%Y-%m-%d %H:%M:%S").to_string()
+        shown(&stamp.to_zoned(self.zone().clone()))
     }
+}
+
+/// Formats a time to the second, such as `2026-03-01 17:45:09`; with its offset if the zone has this time twice, as when
+/// daylight saving time ends.
+pub fn shown(at: &Zoned) -> String {
+    let is_twice =
+        matches!(at.time_zone().to_ambiguous_timestamp(at.datetime()).offset(), AmbiguousOffset::Fold { .. });
+    at.strftime(if is_twice { "%Y-%m-%d %H:%M:%S %:z" } else { "%Y-%m-%d %H:%M:%S" }).to_string()
 }
 
 /// Returns the time zone of this process: `$TZ`, else the system's, else UTC.
@@ -125,6 +134,23 @@ mod tests {
             let at = jiff::Timestamp::from_second(second).unwrap();
             assert_eq!(local.to_offset(at), named.to_offset(at));
         }
+    }
+
+    #[test]
+    fn r105_time_that_occurs_twice_is_shown_with_its_offset() {
+        let zone = || Zone::Fixed(TimeZone::posix("EST5EDT,M3.2.0,M11.1.0").unwrap());
+        let at =
+            |text: &str| Timestamp::from_unix_ms(text.parse::<jiff::Timestamp>().unwrap().as_millisecond());
+        for (text, wanted) in [
+            ("2027-11-07T04:59:59Z", "2027-11-07 00:59:59"),
+            ("2027-11-07T05:30:00Z", "2027-11-07 01:30:00 -04:00"),
+            ("2027-11-07T06:30:00Z", "2027-11-07 01:30:00 -05:00"),
+            ("2027-11-07T07:00:00Z", "2027-11-07 02:00:00"),
+        ] {
+            assert_eq!(zone().show(at(text)), wanted);
+        }
+        let clock = Clock::of(at("2027-11-07T07:00:00Z"), zone());
+        assert_eq!(clock.near(at("2027-11-07T06:30:00Z")), "01:30:00 -05:00");
     }
 
     #[test]

@@ -25,6 +25,7 @@ use super::turn::{Ready, Wants};
 use super::view::{self, DAEMON_ENDED, View};
 use crate::failure::Failure;
 use crate::output::replay::Replay;
+use crate::output::seam::Seam;
 use crate::render::clean_lines;
 
 /// The signals handled here.
@@ -46,6 +47,8 @@ pub struct TextShown {
     next: u64,
     /// Leaves out what a terminal must not get; `None` if standard output is none, or nothing was shown yet.
     replay: Option<Replay>,
+    /// Where bytes of the text were dropped.
+    seam: Seam,
 }
 
 /// A task without a terminal that is being shown.
@@ -94,7 +97,7 @@ impl<'a> TextView<'a> {
     /// A system call fails, or a connection is broken.
     pub fn begin(subject: Subject<'a>, news: Client) -> Result<Self, Failure> {
         let out = Sink::open()?;
-        let shown = TextShown { next: 0, replay: Replay::onto(&out) };
+        let shown = TextShown { next: 0, replay: Replay::onto(&out), seam: Seam::default() };
         let mut news = PolledClient::from(news);
         news.call::<EventsSubscribe>(&subscription(subject.task))?;
         let key = subject.key;
@@ -123,6 +126,7 @@ impl<'a> TextView<'a> {
     /// Continues after what was shown on an earlier connection, which may have ended amid a character or a sequence.
     fn resume(&mut self, earlier: &mut TextShown) {
         self.shown.next = earlier.next;
+        self.shown.seam = std::mem::take(&mut earlier.seam);
         if earlier.replay.is_some() {
             self.shown.replay = earlier.replay.take();
         }

@@ -28,6 +28,7 @@ use bgd_shared::client::PolledClient;
 pub use self::environment::Environment;
 use self::executor::Executor;
 use self::model::Model;
+pub use self::model::filter::unknown_status;
 pub use self::once::{Measurements, Size, Still, each_page};
 pub use self::task_key::{HostNo, TaskKey};
 use self::ui::Ui;

@@ -120,6 +120,7 @@ enum Last {
 
 /// A task in the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Row {
     /// The host whose daemon has the task.
     pub host: HostNo,
@@ -129,6 +130,8 @@ pub struct Row {
     /// Whether it has a terminal that can be attached to.
     pub has_terminal: bool,
     pub is_held: bool,
+    /// Whether it has ended, but not all of its processes.
+    pub is_lingering: bool,
     /// The status with its details, as in `bgctl list`.
     pub state: Rc<str>,
     /// The description, cleaned for display on one line.
@@ -168,6 +171,7 @@ impl Row {
             is_agent: task.kind == Kind::Agent,
             has_terminal: task.pty,
             is_held,
+            is_lingering: task.lingering && !is_active,
             state: texts.share(&status(task, clock)),
             description: shortened(&clean(&task.description), DESCRIPTION_CHARS).into(),
             created_at: task.created_at,
@@ -209,6 +213,11 @@ impl Row {
             Last::Ended(at) => Some(at),
             Last::Nothing | Last::Active(_) => None,
         }
+    }
+
+    /// Reports whether there is something to cancel: the task, or what is left of its processes.
+    pub const fn can_be_cancelled(&self) -> bool {
+        self.status.is_active() || self.is_lingering
     }
 
     /// Returns the first task that it starts after.

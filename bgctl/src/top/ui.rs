@@ -6,6 +6,7 @@ use bgd_shared::task::Status;
 
 use super::keys::Key;
 use super::model::{Head, Model, Spot};
+use super::row::Row;
 use super::task_call::TaskCall;
 use super::task_key::{HostNo, TaskKey};
 use crate::options;
@@ -349,20 +350,20 @@ impl Ui {
     }
 
     fn rerun(&mut self) -> Option<Want> {
-        let keys = self.chosen_with_status(|status| !status.is_active(), "only ended tasks can be rerun")?;
+        let keys = self.chosen_where(|row| !row.status.is_active(), "only ended tasks can be rerun")?;
         self.model.unmark();
         Some(Want::Call(TaskCall::Rerun(keys)))
     }
 
-    /// Returns the chosen tasks with such a status. If there are none, shows `why_not`; if no task is chosen at all,
+    /// Returns the chosen tasks of which this holds. If there are none, shows `why_not`; if no task is chosen at all,
     /// shows that.
-    fn chosen_with_status(&mut self, is_so: impl Fn(Status) -> bool, why_not: &str) -> Option<Vec<TaskKey>> {
+    fn chosen_where(&mut self, is_so: impl Fn(&Row) -> bool, why_not: &str) -> Option<Vec<TaskKey>> {
         let chosen = self.model.chosen();
         if chosen.is_empty() {
             self.note = Some(NO_TASK.to_owned());
             return None;
         }
-        let is_chosen = |key: &TaskKey| self.model.row(*key).is_some_and(|row| is_so(row.status));
+        let is_chosen = |key: &TaskKey| self.model.row(*key).is_some_and(&is_so);
         let keys: Vec<TaskKey> = chosen.into_iter().filter(is_chosen).collect();
         if keys.is_empty() {
             self.note = Some(why_not.to_owned());
@@ -372,7 +373,7 @@ impl Ui {
     }
 
     fn end(&mut self, what: &str, act: fn(Vec<TaskKey>) -> TaskCall) -> Option<Want> {
-        let keys = self.chosen_with_status(Status::is_active, "no active task is selected")?;
+        let keys = self.chosen_where(Row::can_be_cancelled, "no task is selected that can be cancelled")?;
         let whom = match &keys[..] {
             [key] => format!("{} {}", key.short(), self.model.row(*key).map_or("", |row| &row.description)),
             keys => format!("{} tasks", keys.len()),
@@ -384,7 +385,7 @@ impl Ui {
     /// Holds pending tasks, or releases them if the first one is held.
     fn hold(&mut self) -> Option<Want> {
         let keys =
-            self.chosen_with_status(|status| status == Status::Pending, "only pending tasks can be held")?;
+            self.chosen_where(|row| row.status == Status::Pending, "only pending tasks can be held")?;
         let is_held = self.model.row(keys[0]).is_some_and(|row| row.is_held);
         self.model.unmark();
         Some(Want::Call(if is_held { TaskCall::Release(keys) } else { TaskCall::Hold(keys) }))

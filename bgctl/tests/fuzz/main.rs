@@ -9,6 +9,7 @@ use std::collections::HashMap;
 
 use bgctl::render::columns::Measured;
 use bgctl::render::list_format::ListFormat;
+use bgctl::render::table::Listing;
 use bgctl::render::wall::{Clock, Zone};
 use bgctl::render::{daemon, metrics, page, table, tree};
 use bgd_shared::request::DaemonStatus;
@@ -23,7 +24,7 @@ fn clock() -> Clock {
 fn format(table: bool, width: Option<u16>) -> ListFormat {
     let columns = bgctl::render::columns::Field::DEFAULT.to_vec();
     let (percents, measured) = (HashMap::new(), Measured::new());
-    ListFormat { table, colour: false, width, columns, percents, measured, clock: clock() }
+    ListFormat { table, colour: false, is_chosen: false, width, columns, percents, measured, clock: clock() }
 }
 
 #[track_caller]
@@ -41,7 +42,8 @@ fn task(bytes: &[u8]) {
         let list = table::list(&tasks, &format);
         is_harmless(&list);
         assert!(!list.is_empty());
-        is_harmless(&table::tree(&tasks, tree::ASCII, &format));
+        let listing = Listing { host: None, tasks: Ok(&tasks) };
+        is_harmless(&table::listings(&[listing], Some(tree::ASCII), &format).text);
     }
     is_harmless(&page::task(&tasks[0], &clock()));
     is_harmless(&table::summary_line(&tasks[0], &clock()));

@@ -30,6 +30,21 @@ fn r162_x_cancels_and_shift_x_kills_after_confirmation() {
 }
 
 #[test]
+fn r162_x_ends_what_is_left_of_an_ended_task() {
+    let daemon = TestDaemon::start();
+    let id = daemon.run(&["submit", "-d", "leaves", "--shell", "sleep 1000 &"]).success().word();
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!((task.status, task.lingering), (Status::Completed, true));
+    let mut top = top(&daemon);
+    top.wait_text(" leaves\n");
+    top.type_keys("x");
+    top.wait_text(&format!("cancel {} leaves? y/n", id.short()));
+    top.type_keys("y");
+    top.wait_text(&format!("cancelled {}", id.short()));
+    assert!(!daemon.task(id).lingering);
+}
+
+#[test]
 fn r162_keys_hold_and_release_marked_tasks_and_rerun_selected_one() {
     let daemon = TestDaemon::builder().config("max_concurrent_tasks = 1").start();
     let running = task_waiting_at(&daemon, "gate", "exit 0");

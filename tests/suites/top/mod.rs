@@ -184,6 +184,8 @@ fn r163_top_once_prints_one_frame_for_scripts() {
         "{frame}"
     );
     assert!(daemon.run(&["top", "--once", "s:failed"]).success().stdout_text().contains("no task matches"));
+    let unknown = daemon.run(&["top", "--once", "s:bogus"]).expect_code(2);
+    assert!(unknown.stderr.contains("no status begins with \"bogus\"; there are asks"), "{}", unknown.stderr);
     let refused = daemon.run(&["top"]).expect_code(2);
     assert!(refused.stderr.contains("bgctl top --once"), "{}", refused.stderr);
     assert!(daemon.run(&["top", "--json"]).expect_code(2).stderr.contains("bgctl events"));

@@ -10,7 +10,7 @@ use bgd_shared::request::{ListParams, ListResult, TaskList, TaskOutput, TaskUsag
 use bgd_shared::task::{Summary, Task};
 use serde::Serialize;
 
-use super::shown::Shown;
+use super::shown::{self, Shown};
 use super::watch::{draw, rows};
 use crate::context::Context;
 use crate::exit::Code;
@@ -23,7 +23,7 @@ use crate::remark::say;
 use crate::render::columns::{Field, Measured};
 use crate::render::list_format::{ListFormat, lines};
 use crate::render::shortened;
-use crate::render::table::{Listing, Missing, listings};
+use crate::render::table::{Drawn, Listing, Missing, listings};
 use crate::several::{self, Asked, News};
 
 pub struct Wanted<'a> {
@@ -163,8 +163,8 @@ impl SoFar<'_> {
         let silent: Vec<&str> =
             both().filter(|(_, outcome)| outcome.is_none()).map(|(host, _)| host).collect();
         let rows = rows();
-        let text = table(&answered, self.shown, context);
-        let mut text: String = text.split_inclusive('\n').take(rows.saturating_sub(2)).collect();
+        let table = table(&answered, self.shown, context);
+        let mut text: String = table.text.split_inclusive('\n').take(rows.saturating_sub(2)).collect();
         let width = ListFormat::of_output(context.colours()).width.map_or(usize::MAX, usize::from);
         let asked = format!("asking {}; --connect-timeout says for how long", silent.join(", "));
         text.push_str(&shortened(&asked, width.saturating_sub(1)));
@@ -176,7 +176,7 @@ impl SoFar<'_> {
 fn print(all: &[(&str, &Outcome)], shown: &Shown, context: &mut Context) -> Result<(), Failure> {
     let is_empty = |outcome: &Outcome| outcome.as_ref().is_ok_and(|answer| answer.list.tasks.is_empty());
     if !all.iter().all(|(_, outcome)| is_empty(outcome)) {
-        return context.print(&table(all, shown, context));
+        return shown::print(&table(all, shown, context), context);
     }
     if std::io::stdout().is_terminal() {
         say(format_args!("no tasks"));
@@ -185,7 +185,7 @@ fn print(all: &[(&str, &Outcome)], shown: &Shown, context: &mut Context) -> Resu
 }
 
 /// Renders the answers of these hosts.
-fn table(all: &[(&str, &Outcome)], shown: &Shown, context: &Context) -> String {
+fn table(all: &[(&str, &Outcome)], shown: &Shown, context: &Context) -> Drawn {
     let reasons: Vec<String> = all
         .iter()
         .map(|(host, outcome)| outcome.as_ref().err().map_or_else(String::new, |why| reason(host, why)))

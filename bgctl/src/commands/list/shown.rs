@@ -1,4 +1,4 @@
-//! How `list` shows tasks, with their resource usage and progress where needed. Prints nothing.
+//! How `list` shows tasks, with their resource usage and progress where needed.
 
 use bgd_shared::request::{TaskOutput, TaskUsage};
 use bgd_shared::task::Task;
@@ -7,9 +7,23 @@ use bgd_shared::time::Timestamp;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::measure::{measured, percents};
+use crate::remark::report;
 use crate::render::columns::{Field, Measured, Sort};
 use crate::render::list_format::{ListFormat, lines};
-use crate::render::table::{list, tree};
+use crate::render::table::{Drawn, Listing, listings};
+
+/// Prints a list; reports on standard error the chosen columns that it lacks.
+///
+/// # Errors
+/// Standard output can't be written.
+pub fn print(drawn: &Drawn, context: &mut Context) -> Result<(), Failure> {
+    context.print(&drawn.text)?;
+    if let Some(remark) = drawn.remark() {
+        context.flush()?;
+        report(&remark);
+    }
+    Ok(())
+}
 
 /// How the tasks are shown.
 pub struct Shown {
@@ -49,6 +63,7 @@ impl Shown {
     pub fn set_columns(&self, format: &mut ListFormat) {
         if !self.columns.is_empty() {
             format.columns.clone_from(&self.columns);
+            format.is_chosen = true;
             // A tree is drawn in the id column.
             if self.tree && !format.columns.contains(&Field::Id) {
                 format.columns.insert(0, Field::Id);
@@ -60,18 +75,19 @@ impl Shown {
     }
 
     /// Renders the tasks, with their progress if it is visible.
-    pub fn text(
+    pub fn drawn(
         &self,
         tasks: &mut [Task],
         format: &mut ListFormat,
         context: &mut Context,
-    ) -> Result<String, Failure> {
+    ) -> Result<Drawn, Failure> {
         format.measured = self.measured(tasks, context)?;
         self.sort(tasks, &format.measured);
         if format.table || self.columns.contains(&Field::Progress) {
             format.percents = percents(tasks, |all| context.link.call_together::<TaskOutput>(all))?;
         }
         self.set_columns(format);
-        Ok(if self.tree { tree(tasks, lines(), format) } else { list(tasks, format) })
+        let all = [Listing { host: None, tasks: Ok(tasks) }];
+        Ok(listings(&all, self.tree.then(lines), format))
     }
 }

@@ -14,6 +14,7 @@ use crate::failure::Failure;
 use crate::link::{Heard, Listener, sleep};
 use crate::pages::fetch;
 use crate::progress::bar;
+use crate::remark::report;
 use crate::render::list_format::ListFormat;
 
 /// Minimum interval between two redraws.
@@ -57,8 +58,12 @@ fn watched(
         let rows = rows();
         let wanted = shown.most.min(rows.saturating_sub(2).max(1));
         let mut result = fetch(asked, wanted, |params| context.call::<TaskList>(params))?;
-        let text = shown.text(&mut result.tasks, &mut format, context)?;
-        let text = if result.tasks.is_empty() { "no tasks\n".to_owned() } else { text };
+        let table = shown.drawn(&mut result.tasks, &mut format, context)?;
+        if let Some(remark) = table.remark().filter(|_| *drawn == 0) {
+            // Above the table, once: below it would be drawn over.
+            report(&remark);
+        }
+        let text = if result.tasks.is_empty() { "no tasks\n".to_owned() } else { table.text };
         draw(&text, rows, drawn)?;
         let drawn_at = Instant::now();
         let has_ages = !result.tasks.is_empty();

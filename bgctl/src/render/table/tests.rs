@@ -96,6 +96,49 @@ fn r166_wide_characters_are_measured_in_columns() {
 }
 
 #[test]
+fn r166_chosen_columns_shrink_before_the_last_is_left_out_and_named() {
+    let tagged = Task {
+        description: "a description of some length".into(),
+        tags: vec!["nightly".into(), "long-running".into()],
+        ..task()
+    };
+    let drawn = |columns: &[Field], width, lines| {
+        let columns = columns.to_vec();
+        let format = ListFormat { table: true, is_chosen: true, width: Some(width), columns, ..plain() };
+        let drawn =
+            listings(&[Listing { host: None, tasks: Ok(std::slice::from_ref(&tagged)) }], lines, &format);
+        assert!(drawn.text.lines().all(|line| line.chars().count() <= usize::from(width)), "{}", drawn.text);
+        drawn
+    };
+    let fields = [Field::Id, Field::Description, Field::Group, Field::Tags, Field::Batch, Field::Progress];
+    for (width, header, left_out) in [
+        (120, "ID DESCRIPTION GROUP TAGS BATCH PROGRESS", None),
+        (60, "ID DESCRIPTION GROUP TAGS BATCH PROGRESS", None),
+        (59, "ID DESCRIPTION GROUP TAGS BATCH", Some("no room for progress: ")),
+        (40, "ID DESCRIPTION GROUP", Some("no room for tags, batch, progress: ")),
+        (21, "ID DESCRIPTION", Some("no room for group, tags, batch, progress: ")),
+        (12, "ID", Some("no room for description, group, tags, batch, progress: ")),
+    ] {
+        let drawn = drawn(&fields, width, None);
+        let shown: Vec<&str> = drawn.text.lines().next().unwrap().split_whitespace().collect();
+        assert_eq!(shown.join(" "), header, "{width}");
+        let remark = drawn.remark();
+        assert_eq!(remark.is_some(), left_out.is_some(), "{width}: {remark:?}");
+        assert!(left_out.is_none_or(|words| remark.unwrap().starts_with(words)), "{width}");
+    }
+    let narrow = drawn(&fields, 40, None).text;
+    assert!(
+        narrow.lines().nth(1).unwrap().starts_with("3f2a9c1e  a description of som…  default"),
+        "{narrow}"
+    );
+    let tree = drawn(&[Field::Description, Field::Group, Field::Id], 24, Some(crate::render::tree::ASCII));
+    assert_eq!(tree.left_out, [Field::Group], "the tree stays");
+    let plain = ListFormat { table: true, width: Some(30), ..plain() };
+    let all = [Listing { host: None, tasks: Ok(std::slice::from_ref(&tagged)) }];
+    assert_eq!(listings(&all, None, &plain).remark(), None, "nobody has asked for these");
+}
+
+#[test]
 fn r144_list_of_several_hosts_has_a_host_column() {
     let tasks = [task()];
     let all = [
@@ -103,10 +146,10 @@ fn r144_list_of_several_hosts_has_a_host_column() {
         Listing { host: Some("me@gone"), tasks: Err(Missing { outcome: "no answer", reason: "no route" }) },
     ];
     assert_eq!(
-        listings(&all, None, &plain()),
+        listings(&all, None, &plain()).text,
         "far\t3f2a9c1e\tpending\t1m 40s\t-\tmake -j8\nme@gone\t-\tno answer\t-\t-\tno route\n"
     );
-    let table = listings(&all, None, &ListFormat { table: true, ..plain() });
+    let table = listings(&all, None, &ListFormat { table: true, ..plain() }).text;
     assert_eq!(
         table.lines().map(str::trim_end).collect::<Vec<_>>(),
         [
@@ -240,7 +283,9 @@ fn r115_status_shows_waiting_reason_and_tree_shows_dependencies() {
     let held = Waiting { reason: WaitingFor::Held, ids: Vec::new(), until: None };
     assert_eq!(status_of_task(&Task { waiting: Some(held), ..task() }), "pending (held)");
     assert_eq!(status_of_task(&second), "pending (after 3f2a9c1e, 91bc04d2)");
-    let shown = tree(&[second, first], crate::render::tree::ASCII, &plain());
+    let both = [second, first];
+    let all = [Listing { host: None, tasks: Ok(&both) }];
+    let shown = listings(&all, Some(crate::render::tree::ASCII), &plain()).text;
     let lines: Vec<&str> = shown.lines().collect();
     assert!(lines[0].starts_with("3f2a9c1e\trunning\t"), "{shown}");
     assert!(lines[1].starts_with("`- 00000002 (also after 91bc04d2)\tpending (after "), "{shown}");

@@ -12,6 +12,7 @@ use bgd_shared::time::Timestamp;
 use super::{TextView, subscription};
 use crate::failure::Failure;
 use crate::output::copy::{TRUNCATED, dropped_here};
+use crate::output::seam::Missing;
 use crate::render::question::question;
 use crate::terminal::answers;
 use crate::terminal::attachment::AttachmentEnd;
@@ -86,19 +87,22 @@ impl TextView<'_> {
         let OutputResult { task, data, encoding, offset, next, eof, attempt_offset: _ } = part;
         // The daemon answers from the end of a file that has become shorter.
         if offset < self.shown.next {
+            self.note_end();
             self.note(&format!("bgctl: {TRUNCATED}\n"));
             self.restart();
             (self.shown.next, self.has_more) = (0, true);
             return Ok(());
         }
         let is_new = next > self.shown.next;
-        self.note_dropped(offset - self.shown.next);
+        self.shown.seam.dropped(offset - self.shown.next);
         let bytes = encoding.decode(data).map_err(Failure::unreadable_output)?;
-        if let Err(error) = self.show(&bytes) {
+        let (missing, rest) = self.shown.seam.pass(&bytes);
+        self.note_missing(missing);
+        if let Err(error) = self.show(rest) {
             self.job.lose_output(error);
             return Ok(());
         }
-        self.note_dropped(next.saturating_sub(offset + bytes.len() as u64));
+        self.shown.seam.dropped(next.saturating_sub(offset + bytes.len() as u64));
         self.shown.next = self.shown.next.max(next);
         if is_last && (eof || !is_new) {
             self.finish();
@@ -127,12 +131,21 @@ impl TextView<'_> {
         }
     }
 
-    /// Shows amid the text that this many bytes are missing here, if any.
-    fn note_dropped(&mut self, bytes: u64) {
-        if bytes > 0 {
-            self.restart();
-            self.note(&format!("bgctl: {}\n", dropped_here(bytes)));
+    /// Shows amid the text that bytes are missing here, if any, after ending the line before them.
+    fn note_missing(&mut self, missing: Option<Missing>) {
+        let Some(Missing { bytes, is_in_line }) = missing else { return };
+        if is_in_line && let Err(error) = self.job.out.show(b"\n") {
+            self.job.lose_output(error);
+            return;
         }
+        self.restart();
+        self.note(&format!("bgctl: {}\n", dropped_here(bytes)));
+    }
+
+    /// Shows that bytes are missing at the end of the text, if any.
+    fn note_end(&mut self) {
+        let missing = self.shown.seam.end();
+        self.note_missing(missing);
     }
 
     /// Shows the agent's question, once.
@@ -149,6 +162,7 @@ impl TextView<'_> {
     /// Leaves the task, which has ended and whose text was shown completely.
     fn finish(&mut self) {
         let Some(task) = self.ended.take() else { return };
+        self.note_end();
         self.job.leave(Ok(match self.cancelled {
             Some(code) if task.status == Status::Cancelled => AttachmentEnd::Cancelled(task, code),
             _ => AttachmentEnd::Ended(task),
@@ -215,7 +229,7 @@ mod tests {
     #[test]
     fn r142_sequence_that_an_upgrade_cuts_is_not_shown_as_text() {
         let pty = openpty(None, None).unwrap();
-        let mut shown = TextShown { next: 0, replay: Replay::onto(&pty.slave) };
+        let mut shown = TextShown { replay: Replay::onto(&pty.slave), ..TextShown::default() };
         let parts = [(&b"plain \x1b[31"[..], 0, "plain "), (b"mred", 10, "\x1b[31mred\x1b[m")];
         for (part, next, wanted) in parts {
             let ((_daemon, client), (_news, news)) = (self::client(), self::client());

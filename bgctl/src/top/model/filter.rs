@@ -1,8 +1,10 @@
 //! The filter of the list: words that a task must match.
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 
 use bgd_shared::id::TaskId;
+use bgd_shared::task::Status;
 use memchr::memchr2_iter;
 
 use crate::top::row::{Row, Section};
@@ -79,9 +81,9 @@ impl Filter {
     /// Reports whether a task of the host with this name is shown.
     pub fn takes(&self, row: &Row, section: Section, host: &str) -> bool {
         self.0.iter().all(|word| match word {
-            Word::Status(names) => names.iter().any(|name| {
-                section.name().starts_with(name.as_str()) || row.status.as_str().starts_with(name.as_str())
-            }),
+            Word::Status(names) => {
+                names.iter().any(|name| [section.name(), row.status.as_str()].iter().any(begins(name)))
+            }
             Word::Tag(tag) => row.labels.tags.iter().any(|own| has(own, tag)),
             Word::Group(group) => has(&row.labels.group, group),
             Word::Session(session) => row.labels.session.as_ref().is_some_and(|own| has(own, session)),
@@ -94,6 +96,25 @@ impl Filter {
             }
         })
     }
+}
+
+/// Returns a check for names that begin with this text.
+fn begins(text: &str) -> impl Fn(&&str) -> bool {
+    move |name: &&str| name.starts_with(text)
+}
+
+/// Returns why a filter shows no task whatever there is: it has a status that none begins with.
+pub fn unknown_status(filter: &str) -> Option<String> {
+    let all: BTreeSet<&str> =
+        Section::ALL.map(Section::name).into_iter().chain(Status::ALL.map(Status::as_str)).collect();
+    let is_unknown = |name: &String| !all.iter().any(begins(name));
+    let unknown = |word: &Word| match word {
+        Word::Status(names) if names.iter().all(is_unknown) => names.first().cloned(),
+        _ => None,
+    };
+    let name = Filter::parse(filter, false).0.iter().find_map(unknown)?;
+    let all: Vec<&str> = all.into_iter().collect();
+    Some(format!("no status begins with {name:?}; there are {}", all.join(", ")))
 }
 
 /// Reports whether a text contains another one, which must be lower-case. Ignores case.
@@ -123,7 +144,7 @@ mod tests {
     use crate::render::wall::Clock;
     use crate::top::row::Texts;
     use crate::top::task_key::HostNo;
-    use bgd_shared::task::{Status, Task};
+    use bgd_shared::task::Task;
 
     fn takes(filter: &str, task: &Task) -> bool {
         let row = Row::of(HostNo::default(), task, &mut Texts::default(), &Clock::of_tests());
@@ -140,6 +161,25 @@ mod tests {
             for no in [format!("{written}0"), format!("-{written}"), written.replace('-', ""), "7g".into()] {
                 assert!(!begins_id(id, &no), "{no}");
             }
+        }
+    }
+
+    #[test]
+    fn r162_status_that_does_not_exist_is_explained() {
+        for filter in
+            ["", "bogus", "s:", "s:f", "status:RUN make", "s:done", "s:bogus,failed", "session:bogus"]
+        {
+            assert_eq!(unknown_status(filter), None, "{filter}");
+        }
+        for filter in ["s:bogus", "make status:Bogus", "s:bogus,other"] {
+            assert_eq!(
+                unknown_status(filter).as_deref(),
+                Some(
+                    "no status begins with \"bogus\"; there are asks, cancelled, completed, done, failed, pending, \
+                     resumed, running"
+                ),
+                "{filter}"
+            );
         }
     }
 

@@ -3,7 +3,7 @@
 //! number of tasks.
 
 mod age;
-mod filter;
+pub mod filter;
 mod hosts;
 mod known;
 mod live;

@@ -54,6 +54,20 @@ fn r162_cancel_and_kill_keys_ask_for_confirmation() {
     }
 }
 
+#[test]
+fn r162_cancel_key_ends_what_is_left_of_an_ended_task() {
+    for (key, what) in [("x", "cancel"), ("X", "kill")] {
+        let left = Task { lingering: true, ..task(1, Status::Completed) };
+        let mut ui = ui(&[left]);
+        assert_eq!(press(&mut ui, key), None);
+        assert_eq!(ui.mode, Mode::Confirm(format!("{what} 00000001 make -j8? y/n"), confirmed(what)));
+        let mut gone = self::ui(&[task(1, Status::Completed)]);
+        assert_eq!(press(&mut gone, key), None);
+        assert_eq!(gone.note.as_deref(), Some("no task is selected that can be cancelled"));
+        assert_eq!(gone.mode, Mode::List);
+    }
+}
+
 fn confirmed(what: &str) -> Want {
     let ids = vec![key(1)];
     Want::Call(if what == "kill" { TaskCall::Kill(ids) } else { TaskCall::Cancel(ids) })

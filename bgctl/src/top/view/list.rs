@@ -1,5 +1,6 @@
 //! The list: headings and tasks.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use bgd_shared::show::{self, elapsed, elapsed_changes_in};
@@ -13,6 +14,7 @@ use super::scene::{Frame, Scene};
 use super::text::{cut, line, put, width as text_width};
 use crate::render::{bytes, clean};
 use crate::top::meter::INTERVAL_MS;
+use crate::top::model::filter::unknown_status;
 use crate::top::model::{Head, Live, Model, Silence, Spot};
 use crate::top::row::{Row, Section};
 use crate::top::task_key::TaskKey;
@@ -336,15 +338,15 @@ pub fn draw(ui: &mut Ui, scene: &Scene<'_>, area: Rect, buffer: &mut Buffer, fra
     }
     let has_room = usize::from(rows.height) > spots.len();
     if ui.model.shown() == 0 && has_room {
-        let text = if !ui.model.is_listed() {
-            "listing the tasks"
+        let text: Cow<'_, str> = if !ui.model.is_listed() {
+            "listing the tasks".into()
         } else if ui.model.filter().is_empty() && ui.search.is_none() {
-            "no tasks; `:submit -- COMMAND` starts one"
+            "no tasks; `:submit -- COMMAND` starts one".into()
         } else {
-            "no task matches; Esc shows all"
+            unknown_status(ui.model.filter()).map_or("no task matches; Esc shows all".into(), Cow::Owned)
         };
         let below = line(rows, u16::try_from(spots.len()).unwrap_or(u16::MAX));
-        put(buffer, below, 0, text, Style::new().add_modifier(Modifier::DIM));
+        put(buffer, below, 0, &text, Style::new().add_modifier(Modifier::DIM));
     }
     for (number, spot) in spots.iter().enumerate() {
         let area = line(rows, u16::try_from(number).unwrap_or(u16::MAX));

@@ -430,6 +430,9 @@ fn r163_empty_list_says_what_to_do() {
     let (lines, _) = drawn(&mut ui, &HashMap::new(), (6, 60));
     assert_eq!(lines[0], "the daemon is gone; waiting for it | 1 question and 1 failu…");
     assert_eq!(lines[1], "no task matches; Esc shows all");
+    ui.model.set_filter("s:bogus");
+    let (lines, _) = drawn(&mut ui, &HashMap::new(), (6, 60));
+    assert!(lines[1].starts_with("no status begins with \"bogus\"; there are asks, "), "{lines:?}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod console;
 mod doctor;
 mod each;
 mod elsewhere;
+mod foreign;
 mod handoff;
 mod installed;
 mod job;

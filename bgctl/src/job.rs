@@ -36,6 +36,19 @@ pub enum Work {
     },
 }
 
+impl Work {
+    /// Returns the work of a command line for the shell.
+    ///
+    /// # Errors
+    /// The line is blank, as with an unset variable in a script.
+    pub fn shell(line: OsString) -> Result<Self, Failure> {
+        if line.as_encoded_bytes().iter().all(u8::is_ascii_whitespace) {
+            return Err(Failure::usage("no command given: the line for --shell is empty"));
+        }
+        Ok(Self::Shell(line))
+    }
+}
+
 /// The machine on which a job runs.
 #[derive(Clone, Debug)]
 pub enum Machine {
@@ -220,6 +233,18 @@ mod tests {
         assert!(cwd.to_string_lossy().starts_with('/') && cwd.to_string_lossy().ends_with("sub/folder"));
         assert_eq!(params.rlimits.len(), 16);
         assert_eq!(params.umask, Some(own_umask()));
+    }
+
+    #[test]
+    fn blank_shell_line_is_refused() {
+        for line in ["", " ", "\t\n"] {
+            let failure = Work::shell(line.into()).unwrap_err();
+            assert_eq!(
+                (failure.code, &*failure.message),
+                (Code::USAGE, "no command given: the line for --shell is empty")
+            );
+        }
+        assert!(matches!(Work::shell(":".into()), Ok(Work::Shell(line)) if line == ":"));
     }
 
     #[test]

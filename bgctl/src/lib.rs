@@ -41,6 +41,7 @@ mod output;
 mod pages;
 mod pick;
 mod precheck;
+mod programs;
 mod progress;
 mod prompt;
 mod remark;

@@ -2,19 +2,20 @@
 //! quotes. The daemon detects the same problems when the job starts, which may be much later.
 
 use std::ffi::OsStr;
-use std::fs::Metadata;
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use bgd_shared::quote::quoted;
 use bgd_shared::request::{ChannelStatus, DaemonStatusOf, NoParams, SubmitParams};
+use bgd_shared::show::plain;
 use bgd_shared::text::OsText;
 use nix::unistd::{AccessFlags, access};
 
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
+use crate::programs::{self, BUILTINS, Found, LINE_BYTES, is_variable};
 use crate::render::{bounded_line, clean};
 
 /// Maximum length of text quoted in a message, in characters.
@@ -25,32 +26,97 @@ const SHOWN_CHARS: usize = 80;
 /// # Errors
 /// The command is a whole line in quotes that matches no program; `code` is the verb's exit code for this.
 pub fn check(params: &SubmitParams, verb: &str, code: Code) -> Result<Vec<String>, Failure> {
-    let Some(folder) = params.cwd.as_ref().filter(|_| !params.inherit && params.on.is_none()) else {
-        return Ok(Vec::new());
-    };
-    let folder = Path::new(OsStr::from_bytes(folder.as_bytes()));
-    if !folder.is_dir() {
-        let shown = shown(&folder.to_string_lossy());
-        return Ok(vec![format!(
-            "there is no folder {shown}: the task will fail unless it is created in time"
-        )]);
-    }
-    let Some([program, arguments @ ..]) = params.argv.as_deref() else { return Ok(Vec::new()) };
-    let name = shown(&program.to_string_lossy());
-    match find(program, params, folder) {
-        Found::Program => return Ok(missing_descriptor(params).into_iter().collect()),
-        Found::Folder => return Ok(vec![format!("{name} is a directory: the task will fail")]),
-        Found::NoProgram => return Ok(vec![format!("{name} is not executable: the task will fail")]),
-        Found::Nothing => {}
-    }
-    if arguments.is_empty() && program.as_bytes().contains(&b' ') {
+    if let Some(line) = whole_line(params) {
+        let name = shown(&line.to_string_lossy());
         let message = format!("no program \"{name}\": the quotes make it a single word");
-        return Err(Failure::new(code, "usage", message).hint(suggestion(verb, program)));
+        return Err(Failure::new(code, "usage", message).hint(suggestion(verb, line)));
     }
+    Ok(warnings(params, verb))
+}
+
+/// Returns the command if it is a single word that matches no program, but looks like a command line.
+pub fn whole_line(params: &SubmitParams) -> Option<&OsText> {
+    let folder = own_folder(params).filter(|folder| folder.is_dir())?;
+    let [program] = params.argv.as_deref()? else { return None };
+    let has_space = program.as_bytes().iter().any(u8::is_ascii_whitespace);
+    (has_space && find(program, params, folder) == Found::Nothing).then_some(program)
+}
+
+/// Returns a warning of one sentence for each likely failure, whether or not the command looks like a line in quotes.
+pub fn warnings(params: &SubmitParams, verb: &str) -> Vec<String> {
+    let Some(folder) = own_folder(params) else { return Vec::new() };
+    if let Some(warning) = wrong_folder(folder) {
+        return vec![warning];
+    }
+    let Some(program) = params.argv.as_deref().and_then(<[_]>::first) else { return Vec::new() };
+    let name = shown(&program.to_string_lossy());
+    let warning = match find(program, params, folder) {
+        Found::Program => return missing_descriptor(params).into_iter().collect(),
+        Found::Folder => format!("{name} is a directory: the task will fail"),
+        Found::NoProgram => format!("{name} is not executable: the task will fail"),
+        Found::Nothing => only_in_shells(params, verb).unwrap_or_else(|| {
+            format!(
+                "{}: the task will fail unless it is installed before the task starts",
+                no_program(program)
+            )
+        }),
+    };
+    vec![warning]
+}
+
+/// Returns the folder of a command on this machine; another machine's folders and programs are unknown here.
+fn own_folder(params: &SubmitParams) -> Option<&Path> {
+    let folder = params.cwd.as_ref().filter(|_| !params.inherit && params.on.is_none());
+    folder.map(|folder| Path::new(folder.as_os_str()))
+}
+
+/// Returns a warning if this is not a folder.
+fn wrong_folder(folder: &Path) -> Option<String> {
+    let name = shown(&folder.to_string_lossy());
+    match folder.metadata() {
+        Ok(found) if found.is_dir() => None,
+        Ok(_) => Some(format!("{name} is not a folder: the task will fail")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // As in `--cwd=~/src`, or in quotes.
+            let has_tilde = folder.iter().any(|part| part == "~");
+            let why = if has_tilde { "; only a shell replaces ~, at the beginning of a word" } else { "" };
+            Some(format!("there is no folder {name}: the task will fail unless it is created in time{why}"))
+        }
+        Err(error) => {
+            let error = error.to_string();
+            Some(format!("cannot enter the folder {name}, so the task will fail: {}", plain(&error)))
+        }
+    }
+}
+
+/// States that a program was not found.
+fn no_program(program: &OsText) -> String {
     let place = if program.as_bytes().contains(&b'/') { "" } else { " in PATH" };
-    Ok(vec![format!(
-        "no program {name}{place}: the task will fail unless it is installed before the task starts"
-    )])
+    format!("no program {}{place}", shown(&program.to_string_lossy()))
+}
+
+/// Returns a warning if the command begins with a word that is no program, but that a shell would understand.
+pub fn only_in_shells(params: &SubmitParams, verb: &str) -> Option<String> {
+    let folder = own_folder(params)?;
+    let argv = params.argv.as_deref()?;
+    let program = argv.first().filter(|program| find(program, params, folder) == Found::Nothing)?;
+    let line: Vec<&[u8]> = argv.iter().map(OsText::as_bytes).collect();
+    let (set, command) = programs::split(&line);
+    let is_builtin = |word: &&[u8]| BUILTINS.iter().any(|builtin| builtin.as_bytes() == *word);
+    let advice = if command.first().is_some_and(is_builtin) {
+        let line = line.iter().map(quoted).collect::<Vec<_>>().join(" ");
+        let line = if line.len() > LINE_BYTES { "LINE".to_owned() } else { quoted(line) };
+        format!("run the line in a shell: `bgctl {verb} --shell {line}`")
+    } else if !set.is_empty() && command.is_empty() {
+        "a variable is set with --env, before the command".to_owned()
+    } else if !set.is_empty() {
+        format!("a variable is set with --env: {}", programs::call(verb, &line))
+    } else if program.as_bytes().starts_with(b"~") || program.as_bytes().starts_with(b"$") {
+        "only a shell replaces ~ and $: leave out the quotes".to_owned()
+    } else {
+        return None;
+    };
+    Some(format!("{}: {advice}", no_program(program)))
 }
 
 /// Returns a warning if an argument names a descriptor of the caller, as `<(…)` and `--file=<(…)` do in a shell: a task
@@ -73,15 +139,6 @@ pub fn missing_descriptor(params: &SubmitParams) -> Option<String> {
 /// Characters that only a shell interprets. It may interpret quotes, too, but does so wherever the line is pasted.
 const OF_SHELLS: &[char] = &['|', '&', ';', '<', '>', '(', '$', '*', '?', '[', '`', '#', '!'];
 
-/// First words that are shell keywords or builtins, not programs, or that behave differently as programs.
-const BUILTINS: &[&str] = &[
-    ".", "alias", "case", "cd", "eval", "exec", "exit", "export", "for", "if", "popd", "pushd", "read",
-    "set", "source", "trap", "ulimit", "umask", "unset", "until", "wait", "while",
-];
-
-/// Maximum length of a line in a suggestion, in bytes.
-const LINE_BYTES: usize = 1024;
-
 /// Suggests how to write a line that was taken for a program name.
 fn suggestion(verb: &str, line: &OsText) -> String {
     if line.as_bytes().len() > LINE_BYTES {
@@ -92,8 +149,7 @@ fn suggestion(verb: &str, line: &OsText) -> String {
         return format!("run the line in a shell: {by_shell}");
     };
     let words: Vec<&str> = line.split_whitespace().collect();
-    let is_variable = |word: &&str| word.split_once('=').is_some_and(|(name, _)| is_name(name));
-    let variables = words.iter().copied().take_while(is_variable).count();
+    let variables = words.iter().take_while(|word| is_variable(word.as_bytes())).count();
     let (set, command) = words.split_at(variables);
     let first = command.first().copied().unwrap_or_default();
     if command.is_empty() || line.contains(OF_SHELLS) || clean(line) != line || BUILTINS.contains(&first) {
@@ -104,12 +160,6 @@ fn suggestion(verb: &str, line: &OsText) -> String {
         "drop the quotes: `bgctl {verb} {set}-- {}`; or run the line in a shell: {by_shell}",
         command.join(" ")
     )
-}
-
-/// Returns whether `word` is a valid shell variable name.
-fn is_name(word: &str) -> bool {
-    let is_of_names = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    word.chars().all(is_of_names) && word.starts_with(|c: char| !c.is_ascii_digit())
 }
 
 /// Checks that the folder of a job that starts at once can be entered: a wrong folder is a mistake of the caller, not
@@ -146,33 +196,15 @@ fn shown(text: &str) -> String {
     bounded_line(text, SHOWN_CHARS)
 }
 
-/// The file found under a program's name.
-enum Found {
-    Program,
-    /// A file that can't be executed.
-    NoProgram,
-    Folder,
-    Nothing,
-}
-
 /// Looks the job's program up as execvp(3) does.
 fn find(program: &OsText, params: &SubmitParams, folder: &Path) -> Found {
-    let name = OsStr::from_bytes(program.as_bytes());
-    let is_program = |file: &Metadata| file.is_file() && file.permissions().mode() & 0o111 != 0;
-    if program.as_bytes().contains(&b'/') {
-        return match folder.join(name).metadata() {
-            Ok(file) if is_program(&file) => Found::Program,
-            Ok(file) if file.is_dir() => Found::Folder,
-            Ok(_) => Found::NoProgram,
-            Err(_) => Found::Nothing,
-        };
+    let name = program.as_os_str();
+    match params.env.as_ref().and_then(|env| env.get("PATH")) {
+        Some(path) => programs::find(name, path.as_os_str(), folder),
+        None if program.as_bytes().contains(&b'/') => programs::find(name, OsStr::new(""), folder),
+        // Without PATH execvp(3) uses a default of the daemon's system, which is unknown here.
+        None => Found::Program,
     }
-    let path = params.env.as_ref().and_then(|env| env.get("PATH"));
-    // Without PATH execvp(3) uses a default of the daemon's system, which is unknown here.
-    let Some(path) = path else { return Found::Program };
-    let is_there = std::env::split_paths(OsStr::from_bytes(path.as_bytes()))
-        .any(|place| folder.join(place).join(name).metadata().is_ok_and(|file| is_program(&file)));
-    if is_there { Found::Program } else { Found::Nothing }
 }
 
 #[cfg(test)]
@@ -211,10 +243,45 @@ mod tests {
             (&["./etc", "x"], "/", "./etc is a directory"),
             (&["etc"], "/", "no program etc in PATH"),
             (&["sh"], "/nowhere/at/all", "no folder /nowhere/at/all"),
+            (&["sh"], "/~/src", "only a shell replaces ~"),
+            (&["sh"], "/etc/passwd", "/etc/passwd is not a folder"),
+            (
+                &["sh"],
+                "/etc/passwd/x",
+                "cannot enter the folder /etc/passwd/x, so the task will fail: Not a dir",
+            ),
         ] {
             let warnings = check(&params(argv, cwd, "/bin:/"), "submit", Code::USAGE).unwrap();
             assert!(matches!(&*warnings, [one] if one.contains(named)), "{warnings:?}");
+            assert!(!warnings[0].contains("os error"), "{warnings:?}");
         }
+    }
+
+    #[test]
+    fn word_that_only_shells_understand_gets_advice() {
+        for (argv, warning) in [
+            (
+                &["FOO=1", "sh", "-c", "a b"][..],
+                "no program FOO=1 in PATH: a variable is set with --env: `bgctl submit --env FOO=1 -- sh -c 'a b'`",
+            ),
+            (&["FOO=1"], "no program FOO=1 in PATH: a variable is set with --env, before the command"),
+            (
+                &["cd", "/tmp"],
+                "no program cd in PATH: run the line in a shell: `bgctl submit --shell 'cd /tmp'`",
+            ),
+            (
+                &["A=1", "source", "it"],
+                "no program A=1 in PATH: run the line in a shell: `bgctl submit --shell 'A=1 source it'`",
+            ),
+            (&["~/x"], "no program ~/x: only a shell replaces ~ and $: leave out the quotes"),
+            (&["$HOME/x", "y"], "no program $HOME/x: only a shell replaces ~ and $: leave out the quotes"),
+        ] {
+            let params = params(argv, "/", "/nowhere");
+            assert_eq!(check(&params, "submit", Code::USAGE).unwrap(), [warning]);
+        }
+        // With a program of this name, nothing is wrong.
+        assert_eq!(only_in_shells(&params(&["sh"], "/", "/bin"), "run"), None);
+        assert_eq!(only_in_shells(&params(&["nosuch"], "/", "/bin"), "run"), None);
     }
 
     #[test]

@@ -83,6 +83,40 @@ fn r112_nul_separated_items_from_pipe_fill_name_placeholders() {
 }
 
 #[test]
+fn r112_folder_and_stem_of_an_item_are_filled_in() {
+    let daemon = TestDaemon::start();
+    let words = ["--", "printf", "%s|", "{}", "out/{/.}.flac", "{//}"];
+    let outcome = each(&daemon, b"a/b c.wav\nd\n", &words).success();
+    assert_eq!(outcome.stderr, "");
+    let batch: TaskId = outcome.word();
+    block(&daemon, batch).success();
+    let outputs: Vec<Vec<u8>> = of_batch(&daemon, batch).iter().map(|task| daemon.output(task.id)).collect();
+    assert_eq!(outputs, [&b"a/b c.wav|out/b c.flac|a|"[..], b"d|out/d.flac|.|"]);
+}
+
+#[test]
+fn r112_items_that_are_command_lines_are_refused_with_the_form_that_runs_them() {
+    let daemon = TestDaemon::start();
+    let items = b"echo a; echo b\nexit 3\n";
+    let refused = each(&daemon, items, &["--", "{}"]).expect_code(2);
+    let file = daemon.home().join("items");
+    for part in [
+        "item 1 is a whole command line, not a program: \"echo a; echo b\"",
+        &format!("`bgctl submit --each {} -- sh -c {{}}`", file.display()),
+    ] {
+        assert!(refused.stderr.contains(part) && refused.stdout.is_empty(), "{}", refused.stderr);
+    }
+    let refused = each(&daemon, items, &["--shell", "{}"]).expect_code(2);
+    assert!(refused.stderr.contains("-- sh -c {}`"), "{}", refused.stderr);
+    assert_eq!(count(&daemon), 0);
+    let batch: TaskId = each(&daemon, items, &["--", "sh", "-c", "{}"]).success().word();
+    block(&daemon, batch).expect_code(1);
+    let tasks = of_batch(&daemon, batch);
+    assert_eq!(daemon.output(tasks[0].id), b"a\nb\n");
+    assert_eq!(tasks[1].exit, Some(Exit::Code(3)));
+}
+
+#[test]
 fn r112_jobs_option_limits_concurrent_tasks_of_batch() {
     let daemon = TestDaemon::start();
     // Each task reports that it runs, and ends when its file exists.
@@ -252,11 +286,23 @@ fn r112_placeholder_outside_the_command_causes_a_warning() {
         (&["-d", "make {}"][..], "--description"),
         (&["--tag", "{}"], "--tag"),
         (&["--env", "ITEM={}"], "--env"),
+        (&["--key", "{}"], "--key"),
+        (&["--ready", "file:{}"], "--ready"),
     ] {
         let outcome = each(&daemon, b"a\n", &[words, &["--hold", "--", "echo", "{}"]].concat()).success();
         let words = format!("{{}} is replaced only in the command, not in {option}");
         assert!(outcome.stderr.contains(&words), "{}", outcome.stderr);
     }
+    let both =
+        each(&daemon, b"a\n", &["-d", "{/.}", "--tag", "{//}", "--hold", "--", "echo"]).success().stderr;
+    for warning in ["{/.} is replaced only in the command, not in --desc", "{//} is replaced only in"] {
+        assert!(both.contains(warning), "{both}");
+    }
+    let foreign = each(&daemon, b"a\n", &["--hold", "--", "echo", "{}", "{%}"]).success().stderr;
+    assert_eq!(
+        foreign,
+        "bgctl: warning: {%} is not replaced: each task finds the number of its slot in $BGD_SLOT\n"
+    );
     let outcome = each(&daemon, b"a\n", &["-d", "make", "--hold", "--", "echo", "{}"]).success();
     assert_eq!(outcome.stderr, "");
 }

@@ -390,3 +390,37 @@ fn invalid_submit_params_are_refused() {
     }
     assert_eq!(daemon.status().summary.total(), 0);
 }
+
+#[test]
+fn blank_shell_line_is_refused() {
+    let daemon = TestDaemon::start();
+    for verb in ["submit", "run"] {
+        for line in ["", " ", "\n\t"] {
+            let refused = daemon.run(&[verb, "--shell", line]).expect_code(2);
+            assert!(refused.stdout.is_empty(), "{}", refused.stdout_text());
+            assert!(refused.stderr.contains("the line for --shell is empty"), "{}", refused.stderr);
+        }
+    }
+    assert_eq!(daemon.status().summary.total(), 0);
+}
+
+#[test]
+fn word_that_only_shells_understand_causes_a_warning_with_the_right_form() {
+    let daemon = TestDaemon::start();
+    let file = daemon.home().join("file");
+    fs::write(&file, "").unwrap();
+    let not_a_folder = format!("{} is not a folder", file.display());
+    for (words, part) in [
+        (&["--", "FOO=1", "sh", "-c", "x"][..], "`bgctl submit --env FOO=1 -- sh -c x`"),
+        (&["--", "alias", "x"], "`bgctl submit --shell 'alias x'`"),
+        (&["--", "~/x"], "only a shell replaces ~"),
+        (&["--cwd", file.to_str().unwrap(), "--", "true"], &*not_a_folder),
+    ] {
+        let outcome = daemon.run(&[&["submit", "--env", "PATH=/nowhere"], words].concat()).success();
+        let warning = &outcome.stderr;
+        assert!(warning.starts_with("bgctl: warning: ") && warning.contains(part), "{words:?}: {warning}");
+        assert!(warning.lines().count() == 1 && !warning.contains("installed"), "{words:?}: {warning}");
+    }
+    let run = daemon.run(&["run", "FOO=1", "true"]).expect_code(127).stderr;
+    assert!(run.contains("`bgctl run --env FOO=1 -- true`"), "{run}");
+}

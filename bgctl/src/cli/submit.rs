@@ -33,6 +33,7 @@ EXAMPLES:
   bgctl submit --restart on-failure --ready tcp:8080 -- ./server
   find . -name '*.wav' -print0 | bgctl submit --each - -0 --jobs 4 -- flac {} -o {.}.flac
   bgctl submit --on cluster --cpus 4 --memory 8G --gpus 1 --time-limit 2h -- ./train.sh
+  bgctl submit --each commands.txt -- sh -c {}
   batch=$(bgctl submit --each seeds.txt --max-fails 3 -- ./train --seed {}) && bgctl block --batch $batch
 
 The command runs with your environment, folder, umask and resource limits, whoever \
@@ -50,11 +51,12 @@ A task starts when all of these hold: it is not held (--hold), its start time ha
 (--in, --at), every --after is fulfilled, and its group is not paused and has --slots \
 free. Within a group, tasks start by --priority, then in the order of submission; no task \
 overtakes one that is waiting for its slots. If an --after can no longer be fulfilled, the \
-task and its dependents are cancelled at once; `any` and `fail` count only tasks that had \
-started, not one that was cancelled while it was pending. The environment of a process has \
-$BGD_GROUP, $BGD_SLOT (its lowest slot, from 1), $BGD_SLOT_LIST (all its slots, separated \
-by commas) and $BGD_SLOTS (how many it has); and, for the tasks in --after, $BGD_AFTER \
-(their ids) and $BGD_AFTER_FILE_<N>, with N from 1 (their output files). In a prompt, \
+task and its dependents are cancelled at once; a task that could not be started has failed, \
+and one that was cancelled while it was pending fulfils neither `any` nor `fail`. The \
+environment of a process has $BGD_GROUP, $BGD_SLOT (its lowest slot, from 1), \
+$BGD_SLOT_LIST (all its slots, separated by commas) and $BGD_SLOTS (how many it has); and, \
+for the tasks in --after, $BGD_AFTER (their ids) and $BGD_AFTER_FILE_<N>, with N from 1 \
+(their output files, which tasks that never started may lack). In a prompt, \
 {after.result}, {after.output} (the last 32 KiB), {after.file} and {after.status} are \
 replaced by those of the first --after task, {after.2.result} etc. by those of the second; \
 a result is truncated like output.
@@ -70,8 +72,10 @@ With --each, one task per line is submitted, all or none, and the id of the batc
 printed: @ID stands for its tasks. Empty lines are skipped, and a carriage return at the \
 end of a line is removed; with -0, items are passed on unchanged. {} is the item, {#} its \
 number (skipped lines do not count), {.} the item without its suffix, {/} the part after \
-its last slash; without any of these the item is appended as the last argument. Each is \
-part of a single argument, whatever it contains: no shell interprets it.
+its last slash, {/.} the same without its suffix, {//} the part before that slash (or `.`); \
+without any of these the item is appended as the last argument. Each is part of a single \
+argument, whatever it contains: no shell interprets it. If the items are whole command \
+lines, have a shell run them: `-- sh -c {}`.
 
 --on runs the task on another machine or on a Slurm cluster (bgd-executors(7)); you list it, \
 wait for it and cancel it here like any other, and are notified here. On another machine it \

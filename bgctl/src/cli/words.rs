@@ -1,67 +1,23 @@
-//! Words that users type from habit: `help VERB`, and the names that other tools use for actions of bgctl. Names with
-//! the same arguments are aliases of the verb; for the others, an error suggests the verb.
+//! What users type from habit: `help VERB`, the names that other tools use, a program or a task in place of a verb.
+//! Errors suggest what to type instead.
 
 use std::any::TypeId;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bgd_shared::show;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgMatches, Command, Id};
 
+use super::foreign;
+use crate::name::Name;
+use crate::programs::{self, Found};
+
 /// The word in front of a verb that requests its help.
 pub const HELP: &str = "help";
 
-/// Suggestions for words that are not verbs.
-const ANSWERS: &[(&[&str], &str)] = &[
-    (&["kill"], "`bgctl cancel ID` ends a task and all its processes; `bgctl signal ID SIG` sends a signal"),
-    (
-        &["stop"],
-        "`bgctl cancel ID` ends a task, `bgctl pause ID` pauses it; `bgctl daemon stop` stops the daemon",
-    ),
-    (
-        &["rm", "remove", "delete"],
-        "`bgctl clear ID` deletes a finished task, `bgctl cancel ID` ends a running one",
-    ),
-    (
-        &["tail", "follow"],
-        "`bgctl output --tail 20 ID` prints the last lines, `bgctl output -f ID` follows the output",
-    ),
-    (&["log", "cat"], "`bgctl output ID` prints the output of a task"),
-    (
-        &["restart", "retry"],
-        "`bgctl rerun ID` submits an ended task again; `bgctl submit --retry N` retries it when it fails, and \
-         --restart keeps it alive. `bgctl resume ID PROMPT` sends an agent a follow-up; `bgctl daemon \
-         restart` restarts the daemon",
-    ),
-    (&["last"], "`bgctl list --limit 1` shows the newest task"),
-    (
-        &["watch"],
-        "`bgctl top` shows all tasks live, `bgctl list --watch` keeps the list up to date, `bgctl output -f ID` \
-         follows the output of one task, `bgctl events` prints events",
-    ),
-    (
-        &["add", "exec", "start", "bg"],
-        "`bgctl submit -- CMD` runs a command in the background; `bgctl daemon start` starts the daemon",
-    ),
-    (&["unpause"], "`bgctl continue ID` continues a paused task"),
-    (&["stash"], "`bgctl hold ID` keeps a pending task from starting, `bgctl release ID` allows it to start"),
-    (
-        &["enqueue"],
-        "`bgctl release ID` allows a held task to start; `bgctl submit -- CMD` runs a command in the background",
-    ),
-    (
-        &["switch", "priority"],
-        "`bgctl edit ID --priority N` changes the priority of a pending task; higher starts first",
-    ),
-    (&["parallel"], "`bgctl group set NAME --slots N` sets how many tasks of a group run at once"),
-    (
-        &["send"],
-        "`bgctl write ID TEXT` writes to the standard input of a task, `bgctl signal ID SIG` sends a signal",
-    ),
-    (&["clean"], "`bgctl clear` deletes finished tasks"),
-    (&["info", "get"], "`bgctl status ID` shows the details of a task"),
-];
+/// The length from which a word is taken for the beginning of a verb, in bytes.
+const BEGINNING: usize = 3;
 
 pub fn help() -> Command {
     let verb =
@@ -81,35 +37,111 @@ pub fn asks_for_help(matches: &ArgMatches, all: &Command) -> Vec<OsString> {
     std::iter::once("bgctl".into()).chain(words).chain(std::iter::once("--help".into())).collect()
 }
 
-/// Returns the error for the command line. For a word known from other tools, it suggests the right verb, as the
-/// nearest spelling would be something else. `verbs` are the names of all verbs.
+/// Returns the error for the command line. For what is known from other tools, it suggests the right verb or option, as
+/// the nearest spelling would be something else. `verbs` are the names of all verbs.
 pub fn answered(command: &mut Command, args: &[OsString], verbs: &[&str], error: clap::Error) -> clap::Error {
     match error.kind() {
-        ErrorKind::MissingRequiredArgument => return without_ids(command, args, verbs, error),
-        ErrorKind::ValueValidation => return in_plain_words(error),
-        ErrorKind::InvalidValue => return empty_value(args, error),
-        ErrorKind::InvalidUtf8 => return not_text(command, args, verbs, error),
+        ErrorKind::MissingRequiredArgument => without_ids(command, args, verbs, error),
+        ErrorKind::ValueValidation => in_plain_words(error),
+        ErrorKind::InvalidValue => empty_value(args, error),
+        ErrorKind::InvalidUtf8 => not_text(command, args, verbs, error),
+        ErrorKind::UnknownArgument => unknown_option(command, args, error),
+        ErrorKind::ArgumentConflict => shell_for_items(command, args, verbs, error),
+        ErrorKind::InvalidSubcommand => unknown_verb(command, args, verbs, error),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand if args.iter().any(|arg| arg == "--json") => {
-            return without_subcommand(command, args, verbs, error);
+            without_subcommand(command, args, verbs, error)
         }
-        _ => {}
+        _ => error,
     }
-    let word = match (error.kind(), error.get(ContextKind::InvalidSubcommand)) {
-        (ErrorKind::InvalidSubcommand, Some(ContextValue::String(word))) => word.clone(),
-        _ => return error,
-    };
+}
+
+/// Returns the error for a word that is no verb.
+fn unknown_verb(command: &mut Command, args: &[OsString], verbs: &[&str], error: clap::Error) -> clap::Error {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
+    let Some(place) = args.iter().skip(1).position(|arg| *arg == **word) else { return error };
+    let (before, line) = args.split_at(place + 1);
     // After a verb such as `daemon`, the word means something else.
-    let is_verb = |arg: &OsString| verbs.iter().any(|name| arg == name);
-    if args.iter().take_while(|arg| **arg != *word).any(is_verb) {
+    if before.iter().any(|arg| verbs.iter().any(|name| arg == name)) {
         return error;
     }
-    let answer = ANSWERS.iter().find(|(words, _)| words.contains(&word.as_str()));
-    match answer {
-        Some((_, answer)) => {
-            command.error(ErrorKind::InvalidSubcommand, format!("unknown verb `{word}`: {answer}"))
+    let known = foreign::verb(word).map(str::to_owned);
+    match known.or_else(|| of_task(word)).or_else(|| of_program(command, line)) {
+        Some(answer) => {
+            let message = format!("unknown verb `{word}`: {answer}");
+            command.error(ErrorKind::InvalidSubcommand, message)
         }
         None => error,
     }
+}
+
+/// Returns what to do with a task that is typed in place of a verb.
+fn of_task(word: &str) -> Option<String> {
+    Some(match word.parse::<Name>().ok()? {
+        Name::Id(_) | Name::Latest(_) => {
+            format!(
+                "`bgctl status {word}` shows the details of the task, `bgctl output {word}` prints its output"
+            )
+        }
+        Name::Batch(batch) => format!("`bgctl list --batch {}` lists the tasks of the batch", batch.as_str()),
+    })
+}
+
+/// Returns how to run the program that is typed in place of a verb, if there is one.
+fn of_program(command: &Command, line: &[OsString]) -> Option<String> {
+    let words: Vec<&[u8]> = line.iter().map(|word| word.as_encoded_bytes()).collect();
+    let program = line.get(programs::split(&words).0.len())?;
+    // This is what `help VERB` asks for.
+    if matches!(line, [_, only] if only == "--help") || begins_verb(command, program.to_str()?) {
+        return None;
+    }
+    if programs::find(program, &std::env::var_os("PATH")?, Path::new("")) != Found::Program {
+        return None;
+    }
+    let call = programs::call("submit", &words);
+    Some(format!("{call} runs the program in the background, `bgctl run` in the foreground"))
+}
+
+/// Reports whether a verb begins with this word, as `status` does with `stat`.
+fn begins_verb(command: &Command, word: &str) -> bool {
+    let mut names = command.get_subcommands().flat_map(Command::get_name_and_visible_aliases);
+    word.len() >= BEGINNING && names.any(|name| name.starts_with(word))
+}
+
+/// Returns the error for an option that the verb does not have.
+fn unknown_option(command: &mut Command, args: &[OsString], error: clap::Error) -> clap::Error {
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return error };
+    let verb = args.iter().skip(1).find(|arg| command.find_subcommand(arg).is_some());
+    let Some(verb) = verb.and_then(|verb| command.find_subcommand_mut(verb)) else { return error };
+    match foreign::option(option, verb.get_name()) {
+        Some(answer) => {
+            let message = format!("unknown option `{option}`: {answer}");
+            verb.error(ErrorKind::UnknownArgument, message)
+        }
+        None => error,
+    }
+}
+
+/// Returns the error for `--each` with `--shell`, which can't have items filled in.
+fn shell_for_items(
+    command: &mut Command,
+    args: &[OsString],
+    verbs: &[&str],
+    error: clap::Error,
+) -> clap::Error {
+    let names = |option: &str| {
+        [ContextKind::InvalidArg, ContextKind::PriorArg].into_iter().any(|kind| match error.get(kind) {
+            Some(ContextValue::String(name)) => name.starts_with(option),
+            Some(ContextValue::Strings(names)) => names.iter().any(|name| name.starts_with(option)),
+            _ => false,
+        })
+    };
+    if !names("--each <") || !names("--shell <") {
+        return error;
+    }
+    let Some(verb) = verb(command, args, verbs) else { return error };
+    let what = "--each cannot be used with --shell: have a shell run a line in which \"$1\" is the item, as in `bgctl \
+                submit --each FILE -- sh -c LINE - {}`, or each item, as in `bgctl submit --each FILE -- sh -c {}`";
+    verb.error(ErrorKind::ArgumentConflict, what)
 }
 
 /// Rewords the error for a wrong value if its text comes from a library.
@@ -246,7 +278,7 @@ pub(super) fn globals_last(verb: Command) -> Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{self, Verb};
+    use crate::cli;
 
     fn usage_error_text(words: &[&str]) -> String {
         let args = std::iter::once("bgctl").chain(words.iter().copied()).map(OsString::from);
@@ -263,26 +295,6 @@ mod tests {
         ] {
             let text = usage_error_text(words);
             assert!(text.contains(&format!("bgctl {name} [OPTIONS]")), "{words:?}: {text}");
-        }
-    }
-
-    #[test]
-    fn verbs_of_other_tools_are_aliases_or_get_a_pointer_to_the_right_verb() {
-        let known = cli::command();
-        let names: Vec<&str> =
-            known.get_subcommands().flat_map(|verb| verb.get_name_and_visible_aliases()).collect();
-        for (words, _) in ANSWERS {
-            for word in *words {
-                assert!(!names.contains(word), "{word} works");
-                let text = usage_error_text(&[word, "3f2a"]);
-                assert!(text.contains("`bgctl ") && !text.contains("similar"), "{word}: {text}");
-            }
-        }
-        for word in "ps kill stop rm wait logs tail fg jobs show restart rerun last top watch".split(' ') {
-            assert!(
-                names.contains(&word) || ANSWERS.iter().any(|(words, _)| words.contains(&word)),
-                "{word}"
-            );
         }
     }
 
@@ -401,19 +413,47 @@ mod tests {
     }
 
     #[test]
-    fn pointers_name_only_existing_verbs() {
-        for (_, answer) in ANSWERS {
-            for call in answer.split('`').skip(1).step_by(2) {
-                let verb = call.split_once("bgctl ").unwrap().1.split(' ').next().unwrap();
-                assert!(Verb::NAMES.contains(&verb), "{call}");
-            }
-        }
-    }
-
-    #[test]
     fn pointers_apply_to_top_level_verbs_and_typos_get_nearest_spelling() {
         assert!(usage_error_text(&["lisst"]).contains("'list'"));
         assert!(!usage_error_text(&["daemon", "kill"]).contains("bgctl cancel"));
         assert!(usage_error_text(&["--json", "kill"]).contains("bgctl cancel"));
+    }
+
+    #[test]
+    fn program_in_place_of_a_verb_is_to_be_submitted() {
+        for (words, call) in [
+            (&["sleep", "1000"][..], "`bgctl submit -- sleep 1000`"),
+            (&["--", "sleep", "1000"], "`bgctl submit -- sleep 1000`"),
+            (&["--json", "sh", "-c", "a b", "--json"], "`bgctl submit -- sh -c 'a b' --json`"),
+            (&["A=1", "sh", "-c", "x"], "`bgctl submit --env A=1 -- sh -c x`"),
+            (&["/bin/sh"], "`bgctl submit -- /bin/sh`"),
+        ] {
+            let text = usage_error_text(words);
+            assert!(text.contains(call) && !text.contains("similar"), "{words:?}: {text}");
+        }
+        // Neither what begins like a verb, nor what is no program, nor a request for help.
+        for words in [&["stat", "3f2a"][..], &["nosuchprogram"], &["help", "sleep"], &["A=1"], &["/etc"]] {
+            assert!(!usage_error_text(words).contains("bgctl submit"), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn r113_task_in_place_of_a_verb_gets_a_pointer_to_verbs() {
+        for word in ["3f2a", "@", "@2", "724fede0-9209-4435-bc37-e308e63f1f21"] {
+            let text = usage_error_text(&[word]);
+            assert!(text.contains(&format!("`bgctl output {word}` prints")), "{text}");
+        }
+        assert!(usage_error_text(&["@9c1e"]).contains("`bgctl list --batch 9c1e` lists"));
+    }
+
+    #[test]
+    fn r112_shell_line_for_items_is_to_be_given_as_command() {
+        for words in [["--each", "x", "--shell", "echo {}"], ["--shell", "echo {}", "--each", "x"]] {
+            let text = usage_error_text(&[&["submit"], &words[..]].concat());
+            assert!(text.starts_with("error: --each cannot be used with --shell: "), "{text}");
+            assert!(text.contains("-- sh -c LINE - {}`") && text.contains("-- sh -c {}`"), "{text}");
+        }
+        let other = usage_error_text(&["submit", "--each", "x", "--stdin", "y"]);
+        assert!(other.contains("cannot be used with") && !other.contains("sh -c"), "{other}");
     }
 }

@@ -6,6 +6,7 @@ mod input;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::Path;
 
 use bgd_shared::id::TaskRef;
 use bgd_shared::request::{LOCAL_EXECUTOR, Stdin, SubmitParams, SubmitResult, TaskSubmit, TerminalSize};
@@ -13,7 +14,7 @@ use bgd_shared::task::Task;
 use bgd_shared::time::Timestamp;
 
 use self::each::{Each, Separator};
-use crate::cli::{EachArgs, JobArgs, SubmitArgs};
+use crate::cli::{EachArgs, SubmitArgs};
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
@@ -95,13 +96,14 @@ fn submit(
     descriptors: &[BorrowedFd<'_>],
     context: &mut Context,
 ) -> Result<SubmitResult, Failure> {
-    context.link.begin(|link| {
+    let submitted = context.link.begin(|link| {
         if params.key.is_some() {
             link.call_repeatable::<TaskSubmit>(params, descriptors)
         } else {
             link.call_with_fds::<TaskSubmit>(params, descriptors)
         }
-    })
+    });
+    submitted.map_err(|failure| prompt::blamed(failure, params.prompt.as_deref(), params))
 }
 
 /// Prints the id of a task, and anything that deserves attention. `older_key` is the key of a task that already
@@ -154,11 +156,10 @@ fn each_of(file: OsString, mut args: SubmitArgs, context: &mut Context) -> Resul
     let each = Each { file, end: if null { Separator::Nul } else { Separator::Newline }, jobs, max_fails };
     // Read all items before asking the daemon for anything.
     let parts = each::parts(&each, &args.command)?;
-    let unreplaced = unreplaced(&args.job);
+    let unreplaced = unreplaced(&args);
     let after = pick::after(std::mem::take(&mut args.order.after), context)?;
     let common = SubmitParams { after, ..params(args, None, None, Machine::of(&context.link)?)? };
-    let first = parts.first().and_then(|part| part.first()).cloned();
-    let warnings = precheck::check(&SubmitParams { argv: first, ..common.clone() }, "submit", Code::USAGE)?;
+    let warnings = each::check(&common, &each, &parts)?;
     let common = SubmitParams { argv: None, ..common };
     let submitted = each::submit(&common, &each, &parts, context)?;
     if context.json() {
@@ -177,19 +178,25 @@ fn each_of(file: OsString, mut args: SubmitArgs, context: &mut Context) -> Resul
     Ok(Code::OK)
 }
 
-/// Warns of options that contain `{}`, which is replaced only in the command.
-fn unreplaced(job: &JobArgs) -> Option<String> {
-    let has_place = |text: &String| text.contains("{}");
-    let option = if job.description.iter().any(has_place) {
-        "--description"
-    } else if job.tags.iter().any(has_place) {
-        "--tag"
-    } else if job.env.iter().any(|(_, value)| has_place(value)) {
-        "--env"
-    } else {
-        return None;
+/// Returns a warning for each option with a placeholder, which is replaced only in the command.
+fn unreplaced(args: &SubmitArgs) -> Vec<String> {
+    let job = &args.job;
+    let folder = job.cwd.as_deref().map(Path::to_string_lossy);
+    let ready = args.order.ready.as_ref().map(ToString::to_string);
+    let options: [(&str, Vec<&str>); 7] = [
+        ("--description", job.description.as_deref().into_iter().collect()),
+        ("--tag", job.tags.iter().map(String::as_str).collect()),
+        ("--env", job.env.iter().map(|(_, value)| value.as_str()).collect()),
+        ("--cwd", folder.as_deref().into_iter().collect()),
+        ("--key", args.key.as_deref().into_iter().collect()),
+        ("--ready", ready.as_deref().into_iter().collect()),
+        ("--option", args.elsewhere.options.iter().map(String::as_str).collect()),
+    ];
+    let warning = |(option, texts): (&str, Vec<&str>)| {
+        let place = texts.into_iter().find_map(each::placeholder)?;
+        Some(format!("{place} is replaced only in the command, not in {option}"))
     };
-    Some(format!("{{}} is replaced only in the command, not in {option}"))
+    options.into_iter().filter_map(warning).collect()
 }
 
 /// Returns the prompt, if there is one: from its option, or in place of the command.
@@ -217,7 +224,7 @@ fn params(
         (false, false) => None,
     };
     let work = match (args.shell, prompt) {
-        (Some(line), _) => Work::Shell(line),
+        (Some(line), _) => Work::shell(line)?,
         (None, Some(prompt)) => {
             Work::Prompt { agent: args.agent, prompt, settings: args.settings.settings() }
         }
@@ -255,7 +262,7 @@ mod tests {
     use bgd_shared::agent::{AgentSettings, Setting};
 
     use super::*;
-    use crate::cli::SettingArgs;
+    use crate::cli::{JobArgs, SettingArgs};
 
     #[test]
     fn command_is_a_prompt_only_with_agent_option() {

@@ -7,24 +7,32 @@ mod template;
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt as _;
 
 use bgd_shared::client::{Client, ClientError};
 use bgd_shared::id::{TaskId, made_up_key};
 use bgd_shared::limits::{BATCH_PART, FRAME_BYTES};
+use bgd_shared::quote::quoted;
 use bgd_shared::request::{Hello, HelloParams, Method as _, SubmitManyParams, SubmitParams, TaskSubmitMany};
 use bgd_shared::text::OsText;
 use serde::Serialize;
 
 pub use items::Separator;
+pub use template::placeholder;
 
 use crate::context::Context;
 use crate::exit::Code;
 use crate::failure::Failure;
 use crate::link::{is_lost, may_be_older, maybe_done};
+use crate::precheck;
+use crate::render::bounded_line;
 use template::Template;
 
 /// Maximum number of bytes of the commands in one part. The rest of the message is for their common parameters.
 const PART_BYTES: usize = FRAME_BYTES / 2;
+
+/// Maximum length of an item quoted in a message, in characters.
+const SHOWN_CHARS: usize = 80;
 
 /// The longest argument that a program can be given, in bytes (Linux: `MAX_ARG_STRLEN`, which includes the NUL).
 const WORD_BYTES: usize = 128 * 1024 - 1;
@@ -72,6 +80,65 @@ pub fn parts(each: &Each, command: &[OsString]) -> Result<Vec<Vec<Vec<OsText>>>,
         commands.push(argv);
     }
     Ok(split(commands, PART_BYTES))
+}
+
+/// Returns a warning for each likely failure. `task` has the command as it was given, `parts` has those of the items.
+///
+/// # Errors
+/// The items are whole command lines, or the command is one in quotes.
+pub fn check(task: &SubmitParams, each: &Each, parts: &[Vec<Vec<OsText>>]) -> Result<Vec<String>, Failure> {
+    let given = task.argv.as_deref().unwrap_or_default();
+    // One item is enough: the first one, unless the programs differ and another one looks like a command line.
+    let has_space = |argv: &Vec<OsText>| {
+        argv.first().is_some_and(|program| program.as_bytes().iter().any(u8::is_ascii_whitespace))
+    };
+    let depends = given.first().is_some_and(|program| template::depends_on_item(program.as_os_str()));
+    let doubtful = parts.iter().flatten().position(has_space).filter(|_| depends).unwrap_or(0);
+    let argv = parts.iter().flatten().nth(doubtful).cloned();
+    let checked = SubmitParams { argv, ..task.clone() };
+    if let (Some(line), [word]) = (precheck::whole_line(&checked), given) {
+        if word.as_bytes() == b"{}" {
+            return Err(whole_lines(doubtful + 1, line, each));
+        }
+        if word.as_bytes().iter().any(u8::is_ascii_whitespace) {
+            return Err(quoted_command(word, each));
+        }
+    }
+    let mut warnings = precheck::warnings(&checked, "submit");
+    warnings.extend(given.iter().find_map(|word| template::unknown(word.as_os_str())).map(|place| {
+        let instead = if place == "{%}" {
+            "each task finds the number of its slot in $BGD_SLOT"
+        } else {
+            "the placeholders are {}, {#}, {.}, {/}, {//} and {/.}"
+        };
+        format!("{place} is not replaced: {instead}")
+    }));
+    Ok(warnings)
+}
+
+/// Returns the call that `--each` is part of, without its command.
+fn call_of(each: &Each) -> String {
+    let null = match each.end {
+        Separator::Nul => " -0",
+        Separator::Newline => "",
+    };
+    format!("bgctl submit --each {}{null}", quoted(each.file.as_bytes()))
+}
+
+fn whole_lines(number: usize, line: &OsText, each: &Each) -> Failure {
+    let line = bounded_line(&line.to_string_lossy(), SHOWN_CHARS);
+    Failure::usage(format!("item {number} is a whole command line, not a program: \"{line}\""))
+        .hint(format!("have a shell run each item: `{} -- sh -c {{}}`; nothing was submitted", call_of(each)))
+}
+
+fn quoted_command(word: &OsText, each: &Each) -> Failure {
+    let word = bounded_line(&word.to_string_lossy(), SHOWN_CHARS);
+    let message = format!("no program \"{word}\": the quotes make it a single word");
+    Failure::usage(message).hint(format!(
+        "drop the quotes; or have a shell run a line in which \"$1\" is the item: `{} -- sh -c LINE - {{}}`; nothing \
+         was submitted",
+        call_of(each)
+    ))
 }
 
 /// Splits commands into parts of at most this many bytes, unless a single command has more.
@@ -213,6 +280,7 @@ fn submit_parts(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bgd_shared::text::Env;
 
     fn each(text: &[u8]) -> (tempfile::NamedTempFile, Each) {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -255,6 +323,68 @@ mod tests {
         assert_eq!(failure.hint.as_deref(), Some("nothing was submitted"));
         let (_file, items) = each(b"true\0\0");
         assert!(parts(&Each { end: Separator::Nul, ..items }, &["echo".into(), "{}".into()]).is_ok());
+    }
+
+    /// Checks a command with these items.
+    fn checked(items: &[u8], end: Separator, command: &[&str]) -> Result<Vec<String>, Failure> {
+        let (_file, items) = each(items);
+        let each = Each { end, ..items };
+        let command: Vec<OsString> = command.iter().map(OsString::from).collect();
+        let parts = parts(&each, &command).unwrap();
+        let task = SubmitParams {
+            argv: Some(command.into_iter().map(OsText::from).collect()),
+            cwd: Some("/".into()),
+            env: Some(Env([("PATH".into(), "/bin".into())].into())),
+            ..SubmitParams::default()
+        };
+        check(&task, &Each { file: "my cmds".into(), ..each }, &parts)
+    }
+
+    #[test]
+    fn r112_items_that_are_command_lines_get_a_shell_as_advice() {
+        for (items, end, message, call) in [
+            (
+                &b"echo a; echo b\nexit 3\n"[..],
+                Separator::Newline,
+                "item 1 is a whole command line, not a program: \"echo a; echo b\"",
+                "`bgctl submit --each 'my cmds' -- sh -c {}`",
+            ),
+            (
+                b"true\0echo a",
+                Separator::Nul,
+                "item 2 is a whole command line, not a program: \"echo a\"",
+                "`bgctl submit --each 'my cmds' -0 -- sh -c {}`",
+            ),
+        ] {
+            let failure = checked(items, end, &["{}"]).unwrap_err();
+            assert_eq!((failure.code, &*failure.message), (Code::USAGE, message));
+            assert!(failure.hint.is_some_and(|hint| hint.contains(call) && !hint.contains("--shell")));
+        }
+        let failure = checked(b"a\n", Separator::Newline, &["nosuch {}"]).unwrap_err();
+        assert!(failure.message.starts_with("no program \"nosuch {}\": the quotes"), "{failure}");
+        assert!(failure.hint.is_some_and(|hint| hint.contains("-- sh -c LINE - {}`")));
+    }
+
+    #[test]
+    fn r112_command_of_a_batch_is_checked_with_an_item() {
+        let lines = |items: &[u8], command: &[&str]| checked(items, Separator::Newline, command).unwrap();
+        assert_eq!(lines(b"a b\n", &["sh", "-c", "x {}"]), [""; 0]);
+        assert_eq!(lines(b"sh\n", &["/bin/{}"]), [""; 0]);
+        assert_eq!(lines(b"a b\n", &["sh", "-c"]), [""; 0]);
+        for (command, warning) in
+            [(&["./{}"][..], "no program ./a b: "), (&["nosuch x", "{}"], "no program nosuch x in PATH: ")]
+        {
+            let warnings = lines(b"a b\n", command);
+            assert!(matches!(&*warnings, [one] if one.starts_with(warning)), "{warnings:?}");
+        }
+        assert_eq!(
+            lines(b"a\n", &["sh", "{/.}", "{%}"]),
+            ["{%} is not replaced: each task finds the number of its slot in $BGD_SLOT"]
+        );
+        assert_eq!(
+            lines(b"a\n", &["sh", "{1}"]),
+            ["{1} is not replaced: the placeholders are {}, {#}, {.}, {/}, {//} and {/.}"]
+        );
     }
 
     #[test]

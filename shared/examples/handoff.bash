@@ -23,11 +23,16 @@ done
 # `exec`, so that bgctl is a child of the same shell as the command, and not of a subshell.
 message=$(exec bgctl handoff --pid "$pid" --stdout "$out" -d "$*" 2>&1)
 code=$?
-if ((code == 65)); then
-    # It ended first: the rest of its output and its exit code are ours.
-    cat <&"$out"
-    wait "$pid"
+if ((code == 0)); then
+    printf '%s\n' "$message"
     exit
 fi
-printf '%s\n' "$message"
-exit "$code"
+# 65: it ended first.
+((code == 65)) || printf '%s\n' "$message" >&2
+# 69: no daemon, or its answer was lost. Then it may have the command.
+if ((code == 69)) && [[ $(bgctl --no-start --json list --status running 2>/dev/null) == *"\"pid\":$pid,"* ]]; then
+    exit
+fi
+# It was not handed over: the rest of its output and its exit code are ours.
+cat <&"$out"
+wait "$pid"

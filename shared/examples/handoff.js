@@ -18,23 +18,28 @@ function handOver() {
   const handle = child.stdout._handle;
   handle.readStop();
   for (let rest = child.stdout.read(); rest !== null; rest = child.stdout.read()) process.stdout.write(rest);
-  const handed = spawnSync(
+  const { status, stdout, stderr, error } = spawnSync(
     'bgctl',
-    ['--json', 'handoff', '--pid', String(child.pid), '--stdout', '3', '-d', command.join(' ')],
+    ['handoff', '--pid', String(child.pid), '--stdout', '3', '-d', command.join(' ')],
     { stdio: ['ignore', 'pipe', 'pipe', handle.fd] },
   );
-  if (handed.status === 0) {
-    console.log(JSON.parse(handed.stdout).message);
+  if (status === 0) {
+    process.stdout.write(stdout);
     process.exit(0);
   }
-  const { message, data: { kind } } = JSON.parse(handed.stderr).error;
-  if (kind !== 'already_finished') {
-    console.error(message);
-    process.exit(1);
-  }
-  // It ended first: its output and its exit code are ours.
+  // 65: it ended first.
+  if (status !== 65) process.stderr.write(stderr ?? `${error.message}\n`);
+  // 69: no daemon, or its answer was lost. Then it may have the command.
+  if (status === 69 && isHanded()) process.exit(0);
+  // It was not handed over: the rest of its output and its exit code are ours.
   child.stdout.on('data', (data) => process.stdout.write(data));
   handle.readStart();
+  child.stdout.resume();
+}
+
+function isHanded() {
+  const { stdout } = spawnSync('bgctl', ['--no-start', '--json', 'list', '--status', 'running']);
+  return stdout.length > 0 && JSON.parse(stdout).tasks.some((task) => task.pid === child.pid);
 }
 
 let seen = 0;

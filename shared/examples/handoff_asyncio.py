@@ -19,14 +19,22 @@ def show(data):
     sys.stdout.buffer.flush()
 
 
+def bgctl(*args, **more):
+    """Runs bgctl. As in a shell, the exit code is 127 if there is none."""
+    try:
+        return subprocess.run(["bgctl", *args], capture_output=True, check=False, **more)
+    except OSError as error:
+        return subprocess.CompletedProcess(args, 127, b"", str(error).encode())
+
+
 async def hand_over(process, description):
-    """Gives a running process to the daemon; gives its answer, or None if the process has ended first."""
+    """Gives a running process to the daemon, and says how that went. Returns whether it is the daemon's now."""
     # asyncio has no public names for these two. Whoever makes the pipe with os.pipe() and reads it with
     # loop.add_reader() needs neither.
     transport = process._transport.get_pipe_transport(1)
     buffer = process.stdout._buffer
     if transport is None or transport.is_closing():
-        return None
+        return False
     # From here on nobody may read the pipe in this process. What was read already is ours to show; the last chunk may
     # still be on its way to the buffer, which it reaches in the next turn of the loop.
     transport.pause_reading()
@@ -34,16 +42,23 @@ async def hand_over(process, description):
     show(buffer)
     buffer.clear()
     pipe = transport.get_extra_info("pipe").fileno()
-    handed = subprocess.run(
-        ["bgctl", "--json", "handoff", "--pid", str(process.pid), "--stdout", str(pipe), "-d", description],
-        pass_fds=[pipe], capture_output=True, text=True, check=False)
-    answer = json.loads(handed.stdout or handed.stderr)
-    if "error" not in answer:
-        return answer
-    if answer["error"]["data"]["kind"] != "already_finished":
-        sys.exit(answer["error"]["message"])
+    handed = bgctl(
+        "handoff", "--pid", str(process.pid), "--stdout", str(pipe), "-d", description, pass_fds=[pipe])
+    show(handed.stdout)
+    # 65: it ended first.
+    if handed.returncode not in (0, 65):
+        print(handed.stderr.decode().strip(), file=sys.stderr)
+    # 69: no daemon, or its answer was lost. Then it may have the process.
+    if handed.returncode == 0 or handed.returncode == 69 and is_handed(process):
+        return True
     transport.resume_reading()
-    return None
+    return False
+
+
+def is_handed(process):
+    """Asks the daemon whether it has a process."""
+    listed = bgctl("--no-start", "--json", "list", "--status", "running").stdout
+    return bool(listed) and any(task.get("pid") == process.pid for task in json.loads(listed)["tasks"])
 
 
 async def main(lines, command):
@@ -52,13 +67,12 @@ async def main(lines, command):
         *command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     for _ in range(lines):
         show(await process.stdout.readline())
-    answer = await hand_over(process, " ".join(command))
-    if answer is not None:
-        print(answer["message"], flush=True)
+    if await hand_over(process, " ".join(command)):
         # At its end asyncio would kill the process, which is the daemon's now.
         os._exit(0)
-    # It ended first: its output and its exit code are ours.
-    show(await process.stdout.read())
+    # It ended first, or there was an error: the rest of its output and its exit code are ours.
+    while data := await process.stdout.read(65536):
+        show(data)
     return await process.wait()
 
 

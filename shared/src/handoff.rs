@@ -19,8 +19,9 @@
 //! ```
 //!
 //! Once the call is made, only the daemon may read from the descriptors, so the caller must not continue reading
-//! through a buffered reader either. Data that the caller has already read is the caller's to show. If the call returns
-//! an error, nothing has changed; `already_finished` means that the child ended first (R66).
+//! through a buffered reader either. Data that the caller has already read is the caller's to show. If the daemon refuses
+//! the call, nothing has changed; `already_finished` means that the child ended first (R66). If the connection breaks
+//! before the answer, the daemon may have the child: `task.list` shows it by its `pid`.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -65,7 +66,8 @@ pub fn params(child: &Child, description: &str) -> HandoffParams {
 /// Hands over a child with the descriptors of its output. The caller's copies stay open; close them afterwards.
 ///
 /// # Errors
-/// The daemon's refusal, or a broken connection. The caller still owns the child then.
+/// The daemon's refusal, or a broken connection. The caller still owns the child then, unless only the answer was lost:
+/// `task.list` shows whether it was.
 pub fn hand_over(
     client: &mut Client,
     child: &Child,

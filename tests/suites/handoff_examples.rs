@@ -2,8 +2,9 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use bgd_shared::foreground::backgrounded_message;
 use bgd_tests::docs::root;
@@ -104,6 +105,83 @@ fn r70_examples_show_bytes_of_character_that_was_cut_by_handoff() {
         daemon.run(&["block", "--exit-code", "--timeout", "none", id]).expect_code(3);
         let rest = daemon.run(&["output", id]).success().stdout;
         assert_eq!([shown, &rest].concat(), "one\ntwo\nä\n".as_bytes(), "{command:?}");
+    }
+}
+
+/// Runs an example whose handoff fails, and returns what it says about that. It must show the whole output, and exit
+/// as its command does.
+#[track_caller]
+fn kept(daemon: &TestDaemon, mut command: Command) -> String {
+    command.args(["2", "sh", "-c", JOB]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut example = command.spawn().unwrap();
+    let mut errors = BufReader::new(example.stderr.take().unwrap());
+    let mut said = String::new();
+    errors.read_line(&mut said).unwrap();
+    wait::for_reader(&daemon.home().join("gate"), "\n");
+    let Output { status, stdout, .. } = example.wait_with_output().unwrap();
+    errors.read_to_string(&mut said).unwrap();
+    let shown = String::from_utf8(stdout).unwrap();
+    let expected = ("one\ntwo\nthree\nfour\n", Some(3));
+    assert_eq!((shown.as_str(), status.code()), expected, "{command:?}: {said}");
+    said
+}
+
+#[test]
+fn r70_examples_keep_command_that_no_daemon_takes() {
+    let daemon = TestDaemon::home_only();
+    mkfifo(&daemon.home().join("gate"), Mode::S_IRWXU).unwrap();
+    for mut command in examples(&daemon, &real()) {
+        command.env("BGD_DAEMON", "/nonexistent");
+        let said = kept(&daemon, command);
+        assert!(said.contains("no daemon is running, and /nonexistent can't be started"), "{said}");
+    }
+}
+
+#[test]
+fn r70_examples_keep_command_that_the_daemon_refuses() {
+    let daemon = TestDaemon::builder().config("[limits]\ntasks = 1\n").start();
+    mkfifo(&daemon.home().join("gate"), Mode::S_IRWXU).unwrap();
+    daemon.submit(&["sleep", "1000"]);
+    for command in examples(&daemon, &real()) {
+        let said = kept(&daemon, command);
+        assert!(said.contains("limits.tasks"), "{said}");
+    }
+}
+
+/// A `bgctl` that hands over, and then fails as if it had not got the answer; it does anything else like the real one.
+const FORGETFUL: &str = r#"#!/usr/bin/env python3
+import json, os, socket, sys
+if sys.argv[1] != "handoff":
+    os.execv("BGCTL", ["bgctl", *sys.argv[1:]])
+_, _, _, pid, _, stdout, *_ = sys.argv
+params = {"pid": int(pid), "description": "x", "streams": ["stdout"]}
+line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "task.handoff", "params": params})
+with socket.socket(socket.AF_UNIX) as daemon:
+    daemon.connect(os.environ["BGD_SOCKET"])
+    socket.send_fds(daemon, [line.encode() + b"\n"], [os.pidfd_open(int(pid)), int(stdout)])
+    answer = daemon.makefile().readline()
+print("lost:", answer, file=sys.stderr)
+sys.exit(69)
+"#;
+
+#[test]
+fn r70_examples_leave_command_to_the_daemon_that_has_it_although_its_answer_is_lost() {
+    let daemon = TestDaemon::start();
+    mkfifo(&daemon.home().join("gate"), Mode::S_IRWXU).unwrap();
+    let folder = daemon.home().join("forgetful");
+    fs::create_dir(&folder).unwrap();
+    executable::write(&folder.join("bgctl"), &FORGETFUL.replace("BGCTL", bgctl_path().to_str().unwrap()));
+    // The others talk to the daemon themselves.
+    let [_, _, asyncio, node, bash] = examples(&daemon, &folder);
+    for mut command in [asyncio, node, bash] {
+        let Output { status, stdout, stderr } = command.args(["2", "sh", "-c", JOB]).output().unwrap();
+        let (shown, errors) = (String::from_utf8(stdout).unwrap(), String::from_utf8_lossy(&stderr));
+        assert!(status.success() && errors.contains("lost: "), "{command:?}: {shown}{errors}");
+        let id = daemon.run(&["list", "-q", "--status", "running"]).success().stdout_text();
+        wait::for_reader(&daemon.home().join("gate"), "\n");
+        daemon.run(&["block", "--exit-code", "--timeout", "none", id.trim_end()]).expect_code(3);
+        let rest = daemon.run(&["output", id.trim_end()]).success().stdout_text();
+        assert_eq!(format!("{shown}{rest}"), "one\ntwo\nthree\nfour\n", "{command:?}");
     }
 }
 

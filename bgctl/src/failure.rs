@@ -39,6 +39,9 @@ pub struct Failure {
 /// The JSON-RPC error code of local failures, from the range that JSON-RPC reserves for implementations.
 const LOCAL_CODE: i32 = -32000;
 
+/// Why a request is too long, unless its verb knows better.
+const LONG_COMMAND_LINE: &str = "the command line is too long for one request";
+
 impl Failure {
     /// Creates a local failure. Library errors quoted in the message are put into plain words.
     pub fn new(code: Code, kind: &'static str, message: impl Into<String>) -> Self {
@@ -77,6 +80,13 @@ impl Failure {
     /// Creates a failure for a local system call.
     pub fn io(what: impl fmt::Display, error: &io::Error) -> Self {
         Self::new(Code::INTERNAL, "io", format!("{what}: {error}"))
+    }
+
+    /// Names something else than the command line as what makes a request too long.
+    #[must_use]
+    pub fn blaming(mut self, what: &str) -> Self {
+        self.message = self.message.replacen(LONG_COMMAND_LINE, what, 1);
+        self
     }
 
     #[must_use]
@@ -245,7 +255,7 @@ impl From<ClientError> for Failure {
             ClientError::Connect(error) => error.into(),
             ClientError::NoAnswer(silent) => silent.into(),
             ClientError::Rpc(error) if error.kind() == ErrorKind::FrameTooLarge => {
-                let message = format!("the command line is too long for one request ({})", error.message);
+                let message = format!("{LONG_COMMAND_LINE} ({})", error.message);
                 Self { rpc_code: Some(error.code), ..Self::new(code, error.kind().as_str(), plain(&message)) }
                     .hint("pass long lists in a file or on standard input, or raise limits.frame_bytes")
             }

@@ -7,11 +7,16 @@ use std::os::unix::ffi::OsStringExt as _;
 use bgd_shared::error::ErrorKind;
 use bgd_shared::limits::FRAME_BYTES;
 use bgd_shared::request::{Hello, HelloParams};
+use serde::Serialize;
 
 use crate::context::Context;
 use crate::exit;
 use crate::failure::Failure;
 use crate::remark::say;
+
+/// What to do about a prompt that is too long.
+const USE_A_FILE: &str =
+    "put the text into a file and tell the agent to read it, or raise limits.frame_bytes";
 
 /// Returns the prompt given as the argument or on standard input.
 ///
@@ -51,10 +56,28 @@ fn collect(
         let kind = ErrorKind::FrameTooLarge;
         let message =
             format!("the prompt on standard input is too long: a request has at most {limit} bytes");
-        let hint = "put the text into a file and tell the agent to read it, or raise limits.frame_bytes";
-        return Err(Failure::new(exit::of_kind(kind), kind.as_str(), message).hint(hint));
+        return Err(Failure::new(exit::of_kind(kind), kind.as_str(), message).hint(USE_A_FILE));
     }
     Ok(bytes)
+}
+
+/// Names the prompt as what made a request with these params too long, if it is at least half of them. A request has it
+/// as JSON, in which some characters take more bytes.
+pub fn blamed(failure: Failure, prompt: Option<&str>, params: &impl Serialize) -> Failure {
+    let Some(prompt) = prompt.filter(|_| failure.kind == ErrorKind::FrameTooLarge.as_str()) else {
+        return failure;
+    };
+    let (bytes, all) = (json_bytes(prompt), json_bytes(params));
+    if bytes < all / 2 {
+        return failure;
+    }
+    failure
+        .blaming(&format!("the prompt is too long for one request: it takes {bytes} bytes"))
+        .hint(USE_A_FILE)
+}
+
+fn json_bytes(value: &(impl Serialize + ?Sized)) -> usize {
+    serde_json::to_vec(value).map_or(0, |json| json.len())
 }
 
 fn read_up_to(input: &mut impl Read, count: usize, bytes: &mut Vec<u8>) -> Result<(), Failure> {
@@ -82,6 +105,9 @@ fn text(bytes: Vec<u8>, what: &str) -> Result<String, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use bgd_shared::client::ClientError;
+    use bgd_shared::error::RpcError;
+
     use super::*;
     use crate::exit::Code;
 
@@ -104,6 +130,24 @@ mod tests {
             assert_eq!(failure.kind, "frame_too_large");
             assert!(failure.message.contains(&limit.to_string()), "{failure}");
         }
+    }
+
+    #[test]
+    fn prompt_is_blamed_for_a_long_request_only_if_it_is_most_of_it() {
+        let blamed = |prompt: &str, rest: &str, kind: ErrorKind| {
+            let refusal = ClientError::Rpc(RpcError::new(kind, "at most 4096 bytes"));
+            blamed(refusal.into(), Some(prompt), &[prompt, rest])
+        };
+        let (long, too_large) = ("\u{1}".repeat(1000), ErrorKind::FrameTooLarge);
+        let failure = blamed(&long, "x", too_large);
+        assert_eq!(
+            failure.message,
+            "the prompt is too long for one request: it takes 6002 bytes (at most 4096 bytes)"
+        );
+        assert_eq!((failure.code, failure.hint.as_deref()), (Code::INTERNAL, Some(USE_A_FILE)));
+        let failure = blamed("x", &long, too_large);
+        assert!(failure.message.starts_with("the command line is too long"), "{failure}");
+        assert_eq!(blamed(&long, "x", ErrorKind::RegistryFull).message, "at most 4096 bytes");
     }
 
     #[test]

@@ -389,7 +389,8 @@ pub struct Task {
     /// Whether processes of the task are still running after its end, or survive SIGKILL.
     #[serde(default)]
     pub lingering: bool,
-    /// Why the success of a completed agent task is doubtful: the answer looks like an error.
+    /// Why the success of a completed agent task is doubtful: the answer looks like an error, or there is none after the
+    /// last tool call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspect: Option<String>,
     /// Actions that its agent can take despite its `permissions`.

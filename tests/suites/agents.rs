@@ -166,7 +166,7 @@ fn r04_turn_with_model_failure_fails_even_if_agent_reports_success() {
 }
 
 #[test]
-fn doubtful_success_is_marked_suspect_in_list_status_and_inbox() {
+fn doubtful_success_is_marked_suspect_in_list_status_block_and_inbox() {
     let daemon = fake();
     for (prompt, why) in [
         ("say Error: the model is not there", "looks like an error: Error: the model is not there"),
@@ -184,6 +184,8 @@ fn doubtful_success_is_marked_suspect_in_list_status_and_inbox() {
         assert!(listed.lines().next().unwrap().contains("completed (suspect)"), "{listed}");
         let page = daemon.run(&["status", &id]).success().stdout_text();
         assert!(page.contains(&format!("suspect:     {suspect}")), "{page}");
+        let stderr = daemon.run(&["block", &id]).success().stderr;
+        assert!(stderr.contains(&format!("suspect: {suspect}")), "{stderr}");
         let stdout = daemon.run(&["inbox", "--session", "s", "--ack"]).success().stdout_text();
         assert!(stdout.contains("(suspect)") && stdout.contains(why), "{stdout}");
     }

@@ -83,6 +83,27 @@ fn prompt_without_agent_goes_to_default_agent() {
     assert!(stderr.contains("default_agent") && stderr.contains("codex"), "{stderr}");
 }
 
+/// The rest of a request is more than the first of these prompts leaves room for. A control character takes six bytes.
+#[test]
+fn prompt_that_makes_its_request_too_long_is_named_with_its_length_there() {
+    let daemon = daemon();
+    let id = answered(&daemon, &["--agent", "mem", "-d", "x", "one"]);
+    for (input, bytes) in [(vec![b'a'; 1_048_560], "1048562 bytes"), (vec![1; 500_000], "3000002 bytes")] {
+        for args in [
+            &["submit", "--agent", "mem", "-d", "x", "-"][..],
+            &["run", "--agent", "mem", "-d", "x", "-"],
+            &["resume", &id, "-"],
+        ] {
+            let output = with_input(&daemon, args, &input);
+            let stderr = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(70), "{args:?}: {stderr}");
+            let message = format!("the prompt is too long for one request: it takes {bytes}");
+            assert!(stderr.contains(&message), "{args:?}: {stderr}");
+            assert!(stderr.contains("1048576 bytes") && stderr.contains("in a file"), "{stderr}");
+        }
+    }
+}
+
 #[test]
 fn dash_reads_prompt_from_standard_input() {
     let daemon = TestDaemon::builder()

@@ -353,6 +353,21 @@ fn r35_refused_resume_leaves_task_unchanged() {
 }
 
 #[test]
+fn r35_conversation_without_a_usable_id_is_not_resumed() {
+    let resume = toml_words(&["sh", "-c", "touch resumed", "agent", "{session}", "{prompt}"]);
+    let pointers = format!("session = \"/session_id\"\nresume = {resume}");
+    let daemon = daemon(pointing("x", &pointers));
+    for id in ["", " ", "--evil", "a\\nb", &"x".repeat(1025)] {
+        let task = daemon.submit_prompt("x", &format!("{{\"session_id\":\"{id}\"}}"));
+        assert_eq!(ended(&daemon, task, Status::Completed).agent_session, None, "{id:?}");
+        let error = daemon.try_resume(task, "two").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::SessionExpired, "{id:?}: {error}");
+        assert!(error.message.contains("the conversation has no id: its agent gave none"), "{error}");
+    }
+    assert!(!daemon.home().join("resumed").exists());
+}
+
+#[test]
 fn r36_failed_resume_fails_task() {
     let line = "[ -z \"$2\" ] || { echo \"no conversation $2\" >&2; exit 1; }; echo earlier words >&2; \
          printf '{\"session_id\":\"s1\",\"result\":\"%s\"}\\n' \"$1\"";

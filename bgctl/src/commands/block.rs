@@ -378,8 +378,8 @@ fn skipped_in(task: &Task) -> Option<TaskId> {
     task.batch.filter(|_| is_skipped)
 }
 
-/// Reports why a task failed if its exit status doesn't show it, and which permissions its agent was denied: even a
-/// successful task may lack something because of that.
+/// Reports why a task failed if its exit status doesn't show it, why its success is doubtful, and which permissions its
+/// agent was denied: even a successful task may lack something because of that.
 pub fn report_failure(task: &Task) {
     for remark in failure_of(task) {
         say(format_args!("{remark}"));
@@ -388,8 +388,9 @@ pub fn report_failure(task: &Task) {
 
 fn failure_of(task: &Task) -> impl Iterator<Item = String> {
     let denied = denied(&task.progress).map(|denied| format!("the agent was denied permission {denied}"));
+    let suspect = task.suspect.as_deref().map(|why| format!("suspect: {}", clean(why)));
     let error = task.error.as_deref().map(clean);
-    [denied, error].into_iter().flatten().map(|what| format!("bgctl: {}: {what}", task.id))
+    [denied, suspect, error].into_iter().flatten().map(|what| format!("bgctl: {}: {what}", task.id))
 }
 
 fn waiting_for(active: usize, all: usize) -> String {
@@ -527,6 +528,8 @@ mod tests {
             ..ended(failed, Some(Exit::Signal(15)))
         };
         assert_eq!(remarks(&result(vec![late, ended(cancelled, Some(Exit::Signal(15)))], false)).len(), 0);
+        let doubtful = Task { suspect: Some("an error".into()), ..ended(Status::Completed, None) };
+        assert_eq!(remarks(&result(vec![doubtful], false)), [format!("bgctl: {id}: suspect: an error")]);
     }
 
     #[test]

@@ -15,7 +15,8 @@ pub fn run(args: ResumeArgs, context: &mut Context) -> Result<Code, Failure> {
     let prompt = prompt::read(args.prompt, context)?;
     let id = pick::one(args.id, context)?;
     let params = ResumeParams { id, prompt, settings: args.settings.settings() };
-    let result = context.link.begin(|link| link.call::<TaskResume>(&params))?;
+    let resumed = context.link.begin(|link| link.call::<TaskResume>(&params));
+    let result = resumed.map_err(|failure| prompt::blamed(failure, Some(&params.prompt), &params))?;
     if context.json() {
         context.print_json(&result)?;
     } else {

@@ -47,7 +47,7 @@ pub fn run(mut args: RunArgs, context: &mut Context) -> Result<Code, Failure> {
         args.job.env.extend(variables(name)?);
     }
     let work = match args.shell {
-        Some(line) => Work::Shell(line),
+        Some(line) => Work::shell(line)?,
         None => Work::Argv(args.command),
     };
     let params = SubmitParams {
@@ -58,7 +58,9 @@ pub fn run(mut args: RunArgs, context: &mut Context) -> Result<Code, Failure> {
     precheck::folder(&params)?;
     // Only a quoted command line is refused here: any other problem shows soon, as the job starts at once.
     precheck::check(&params, "run", Code::NOT_FOUND)?;
-    if let Some(warning) = precheck::missing_descriptor(&params) {
+    // The job's failure does not say why a variable or a builtin of the shell is no program.
+    let warning = precheck::missing_descriptor(&params).or_else(|| precheck::only_in_shells(&params, "run"));
+    if let Some(warning) = warning {
         warn(&warning);
     }
     // A job started directly by the user reads the terminal itself: input that it leaves unread is for the shell.
@@ -240,7 +242,7 @@ fn submit(
     key: Option<Key>,
     context: &mut Context,
 ) -> Result<(Key, Task), Failure> {
-    context.link.exchange(|client| {
+    let submitted = context.link.exchange(|client| {
         let mut asked = ask_for_key(client, key)?;
         if !streams.is_empty() {
             // An unresponsive daemon would hold on to the descriptors: make sure that it answers first.
@@ -252,7 +254,8 @@ fn submit(
         let call = client.send::<TaskSubmit>(params, streams)?;
         let key = await_key(client, asked)?;
         Ok((key, client.answer::<TaskSubmit>(call)?.task))
-    })
+    });
+    submitted.map_err(|failure| prompt::blamed(failure, params.prompt.as_deref(), params))
 }
 
 enum Stream {

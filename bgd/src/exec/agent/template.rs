@@ -22,6 +22,7 @@ use serde_json::Value;
 
 use super::connection::{Opened, TurnEnd, Update, Updates, Wanted};
 use super::earlier::LineEnd;
+use super::session_id;
 use super::start::Start;
 use super::stderr_tail::Excerpt;
 use crate::agents::{Agent, Counts, PROMPT, PROMPT_FILE, SESSION};
@@ -102,7 +103,7 @@ impl Template {
     /// Stores the parameters of the turn. The id of a new session is known only once the program has printed it.
     ///
     /// # Errors
-    /// A session is to be continued, but the configuration has no command line for that.
+    /// A session is to be continued, but the configuration has no command line for that, or none that can take its id.
     pub fn open(&self, wanted: &Wanted, updates: Updates) -> Result<Opened, Refusal> {
         let Wanted { task, run, session, cwd, .. } = wanted.clone();
         if session.is_some() && self.start.agent.resume.is_empty() {
@@ -110,6 +111,14 @@ impl Template {
             let message = format!("the agent {:?} has no command line to continue a session", &**name);
             let hint = format!("submit a new task, or set `resume` in [agents.{name}]");
             return Err(Refusal::new(ErrorKind::SessionExpired, message).hint(hint));
+        }
+        // The configuration may have changed since. A program carried over an upgrade has the id already.
+        if let Some(why) =
+            session.as_deref().and_then(|id| session_id::unusable(id, &self.start.agent.resume))
+            && self.running.borrow().is_none()
+        {
+            let message = format!("the id of the conversation can't be used: {why}");
+            return Err(Refusal::new(ErrorKind::SessionExpired, message).hint("submit a new task"));
         }
         self.turn.replace(Some(Turn { task, run, session: session.clone(), cwd, updates }));
         Ok(Opened { key: task.to_string().into(), session, warning: None })
@@ -187,8 +196,11 @@ impl Template {
         let agent = Arc::clone(&self.start.agent);
         let read = self.context.workers.run(move || Printed::read(&agent, &out, &err, from, &exit)).await;
         let printed = read.ok_or("its output can't be read")?.map_err(unusable)?;
-        if let Some(session) = printed.session {
-            let _ = turn.updates.send(Update::Session(session)).await;
+        if let Some(id) = printed.session {
+            match session_id::unusable(&id, &self.start.agent.resume) {
+                None => drop(turn.updates.send(Update::Session(id)).await),
+                Some(why) => tracing::warn!(task = %turn.task, "an agent's session has no usable id: {why}"),
+            }
         }
         if !printed.report.is_empty() {
             let _ = turn.updates.send(Update::Consumed(printed.report)).await;
@@ -389,7 +401,7 @@ impl Printed {
     pub fn read(agent: &Agent, out: &Path, err: &Path, from: [u64; 2], exit: &Exit) -> io::Result<Self> {
         let text = tail(out, from[0], SEARCHED_BYTES)?;
         let document = Json::of(&text);
-        let session = agent.session.as_deref().and_then(|pointer| document.text_at(pointer)).map(Into::into);
+        let session = agent.session.as_deref().and_then(|pointer| document.id_at(pointer)).map(Into::into);
         let answer = match exit {
             Exit::Code(0) => answer(agent, &text, &document),
             exit => Err(failure(exit, &tail(err, from[1], STDERR_BYTES)?, &text)),
@@ -475,7 +487,16 @@ impl Json {
 
     /// Returns the value at `pointer` in the last document that has a value other than `null` there.
     fn text_at(&self, pointer: &str) -> Option<String> {
-        self.0.iter().rev().find_map(|value| match value.pointer(pointer)? {
+        self.texts_at(pointer).next()
+    }
+
+    /// Like [`Self::text_at`], without blank values: they name nothing.
+    fn id_at(&self, pointer: &str) -> Option<String> {
+        self.texts_at(pointer).find(|id| !show::is_blank(id))
+    }
+
+    fn texts_at(&self, pointer: &str) -> impl Iterator<Item = String> {
+        self.0.iter().rev().filter_map(move |value| match value.pointer(pointer)? {
             Value::Null => None,
             Value::String(text) => Some(text.clone()),
             other => Some(other.to_string()),
@@ -515,6 +536,8 @@ mod tests {
         let many = Json::of("starting\n{\"session\":\"a\"}\n{\"result\":\"early\"}\n{\"result\":\"late\"}\n");
         assert_eq!(many.text_at("/result").as_deref(), Some("late"));
         assert_eq!(many.text_at("/session").as_deref(), Some("a"));
+        let blank = Json::of("{\"id\":\"s1\"}\n{\"id\":\" \\n\"}\n{\"id\":\"\"}\n");
+        assert_eq!((blank.id_at("/id").as_deref(), blank.text_at("/id").as_deref()), (Some("s1"), Some("")));
     }
 
     #[test]

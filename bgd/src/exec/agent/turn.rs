@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use bgd_shared::agent::{InputOption, OptionKind, Permissions};
 use bgd_shared::error::ErrorKind;
-use bgd_shared::limits::AGENT_SESSION_BYTES;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -486,9 +485,6 @@ impl Turn {
             Update::Consumed(report) => recorder.consumed(report),
             Update::Plan(steps) => recorder.plan(steps),
             Update::Activity => recorder.note_activity(),
-            Update::Session(id) if id.len() > AGENT_SESSION_BYTES => {
-                tracing::warn!(task = %self.order.task, bytes = id.len(), "an agent's session has too long an id");
-            }
             Update::Session(id) => self.tell(Fact::Session { id }),
             Update::Answer(answer) => recorder.answer(answer),
             Update::Ask(ask) => self.asked(ask, recorder),

@@ -129,6 +129,67 @@ fn r130_daemon_recovers_readable_tasks_and_sets_damaged_journal_aside() {
     assert_eq!(daemon.task(next).status, Status::Completed);
 }
 
+/// After a kill, most of a journal is only in its log.
+#[test]
+fn r130_damaged_log_is_reported_and_costs_no_running_task() {
+    let mut daemon = TestDaemon::durable("");
+    let runs = until(&daemon, "first", 7);
+    let process = process(&daemon, runs);
+    let held = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    daemon.kill9();
+    let log = journal(&daemon).join("journal.db-wal");
+    let mut bytes = fs::read(&log).unwrap();
+    // In the first version of the first page.
+    bytes[1000] ^= 1;
+    fs::write(&log, &bytes).unwrap();
+
+    daemon.launch();
+
+    let warnings = daemon.status().warnings.join("; ");
+    for part in ["the journal was damaged (its log is damaged in the middle)", "2 tasks could be read"] {
+        assert!(warnings.contains(part), "{warnings}");
+    }
+    let [aside] = &set_aside(&daemon)[..] else { panic!("one is kept: {:?}", set_aside(&daemon)) };
+    assert_eq!(fs::read(aside.join("journal.db-wal")).unwrap(), bytes, "as it was");
+    assert_eq!(daemon.task(held).status, Status::Pending);
+    assert!(process.is_alive());
+    release(&daemon, "first");
+    assert_eq!(exit_of(&daemon, runs), Exit::Code(7));
+    daemon.cancel(&[held]);
+}
+
+/// Otherwise, the daemon would seem to have had no tasks, and would remove their outputs.
+#[test]
+fn r130_removed_log_or_journal_is_reported_and_outputs_are_kept() {
+    let mut daemon = TestDaemon::durable("");
+    let said = daemon.submit(&["echo", "said"]);
+    daemon.block(&[said]);
+    daemon.kill9();
+    fs::remove_file(journal(&daemon).join("journal.db-wal")).unwrap();
+    daemon.launch();
+    let warnings = daemon.status().warnings.join("; ");
+    assert!(warnings.contains("all that its daemon has written is missing"), "{warnings}");
+    let [aside] = &set_aside(&daemon)[..] else { panic!("one is kept: {:?}", set_aside(&daemon)) };
+    let output = format!("{said}.out");
+    assert_eq!(fs::read(aside.join("output").join(output)).unwrap(), b"said\n");
+
+    let said = daemon.submit(&["echo", "said"]);
+    daemon.block(&[said]);
+    let instance = daemon.status().instance;
+    daemon.run(&["daemon", "stop"]).success();
+    assert!(daemon.ended().success());
+    fs::remove_dir_all(journal(&daemon)).unwrap();
+    daemon.launch();
+    let warnings = daemon.status().warnings.join("; ");
+    let output = daemon.state_dir().join("instances").join(instance).join("output");
+    let expected = format!(
+        "the journal does not know 1 task of an earlier daemon: their outputs are in {}",
+        output.display()
+    );
+    assert!(warnings.contains(&expected), "{warnings}");
+    assert_eq!(fs::read(output.join(format!("{said}.out"))).unwrap(), b"said\n");
+}
+
 #[test]
 fn r130_second_durable_daemon_refuses_to_share_state_folder() {
     let daemon = TestDaemon::durable("");

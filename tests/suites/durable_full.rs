@@ -265,11 +265,34 @@ fn r130_event_numbers_sent_while_journal_is_unwritable_are_not_reused() {
     }
 }
 
+const NOT_RECORDED: &str = "not recorded yet: the journal can't be written: ";
+
+#[test]
+fn r130_task_back_after_an_unrecorded_clear_says_why_its_output_is_gone() {
+    let mut daemon = TestDaemon::durable("");
+    let ended = daemon.submit(&["echo", "said"]);
+    daemon.block(&[ended]);
+    let (journal, away) = (daemon.state_dir().join("journal"), daemon.state_dir().join("journal.away"));
+    fs::rename(&journal, &away).unwrap();
+    let cleared = daemon.run(&["clear", &ended.to_string()]).success();
+    assert!(cleared.stderr.contains(NOT_RECORDED), "{}", cleared.stderr);
+    daemon.kill9();
+    fs::rename(&away, &journal).unwrap();
+    daemon.launch();
+    assert_eq!(daemon.task(ended).status, Status::Completed);
+    let gone = daemon.run(&["output", &ended.to_string()]).expect_code(70);
+    assert!(gone.stderr.contains("cleared while the journal could not be written"), "{}", gone.stderr);
+    let cleared = daemon.run(&["clear", &ended.to_string()]).success();
+    assert_eq!(cleared.stderr, "");
+}
+
 /// The open file could still be written, but no other daemon would ever read it.
 #[test]
 fn r130_nothing_is_accepted_while_the_journal_is_not_in_its_place() {
     let mut daemon = TestDaemon::durable("");
     let kept = daemon.run(&["submit", "--hold", "--", "true"]).success().word::<TaskId>();
+    let ended = daemon.submit(&["true"]);
+    daemon.block(&[ended]);
     let (journal, away) = (daemon.state_dir().join("journal"), daemon.state_dir().join("journal.away"));
     fs::rename(&journal, &away).unwrap();
     let refused = daemon.run(&["submit", "--hold", "--", "true"]).expect_code(70);
@@ -278,6 +301,8 @@ fn r130_nothing_is_accepted_while_the_journal_is_not_in_its_place() {
     let warnings = daemon.status().warnings.join("; ");
     assert!(warnings.contains(words), "{warnings}");
     assert!(refused.stderr.contains("after the folder is back"), "{}", refused.stderr);
+    let cleared = daemon.run(&["clear", &ended.to_string()]).success();
+    assert!(cleared.stderr.contains(NOT_RECORDED), "{}", cleared.stderr);
     fs::rename(&away, &journal).unwrap();
     wait::poll_until("the journal is found again", || {
         daemon.status().warnings.iter().all(|warning| !warning.contains("journal")).then_some(())

@@ -476,6 +476,11 @@ fn r131_restart_into_non_durable_daemon_reports_ended_tasks() {
     assert!(!words.stderr.contains("and the next daemon finds"), "{words:?}");
     assert!(daemon.ended().success());
     assert_eq!(daemon.task_processes().len(), 0);
+    daemon.run(&["daemon", "stop"]).success();
+    daemon.write_config("durable = true");
+    daemon.run(&["daemon", "start"]).success();
+    let why = "a daemon without `durable` has ended it";
+    assert_eq!(daemon.task(task).error.as_deref(), Some(why), "nobody has killed the keeper");
 }
 
 /// Echoes the lines that it reads, until one says `end`.

@@ -1,7 +1,7 @@
 //! `clear`: removes finished tasks and their output.
 
 use bgd_shared::limits::LIST_PAGE;
-use bgd_shared::request::{ClearParams, ListParams, Matching, TaskClear, TaskList};
+use bgd_shared::request::{ClearParams, ClearResult, ListParams, Matching, TaskClear, TaskList};
 use bgd_shared::task::{Status, Task};
 
 use crate::cli::{ClearArgs, SelectArgs};
@@ -47,6 +47,7 @@ pub fn run(args: ClearArgs, context: &mut Context) -> Result<Code, Failure> {
         return Ok(Code::OK);
     }
     context.print(&format!("cleared {}\n", result.cleared))?;
+    say_unrecorded(&result, context)?;
     if result.cleared == 0 && params.ids.is_none() && !params.all {
         let (unconfirmed, lingering): (Vec<Task>, Vec<Task>) =
             lingering(&params, context)?.into_iter().partition(|task| survivors(task).is_some());
@@ -79,6 +80,21 @@ pub fn run(args: ClearArgs, context: &mut Context) -> Result<Code, Failure> {
         say(format_args!("{remark}"));
     }
     Ok(Code::OK)
+}
+
+/// Says why the daemon has not recorded the result, if it could not.
+fn say_unrecorded(result: &ClearResult, context: &mut Context) -> Result<(), Failure> {
+    let Some(why) = &result.unrecorded else { return Ok(()) };
+    context.flush()?;
+    say(format_args!("{}", unrecorded(why)));
+    Ok(())
+}
+
+fn unrecorded(why: &str) -> String {
+    let why = clean(why);
+    format!(
+        "not recorded yet: {why}; if the daemon dies before that, the tasks are back without their outputs"
+    )
 }
 
 /// Returns those of the latest finished tasks in question that were kept because processes of theirs are running.

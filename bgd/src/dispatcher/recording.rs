@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bgd_shared::id::TaskId;
 
 use crate::core::{Begin, Effect, ExecutorName, Spec};
-use crate::journal::{FILE_LIMIT, Journal, PANICKED};
+use crate::journal::{Journal, Trouble};
 
 /// No request is accepted while more than this many bytes wait to be written.
 const UNWRITTEN_BYTES: usize = 32 << 20;
@@ -23,7 +23,7 @@ pub(super) struct Durable {
     pub(super) waiting: VecDeque<Step>,
     pub(super) bytes: usize,
     /// Why no work is added: the journal can't be written, or has only its reserve left.
-    pub(super) trouble: Option<Arc<str>>,
+    pub(super) trouble: Option<Trouble>,
     /// Whether the journal's latest write succeeded.
     pub(super) is_written: bool,
     /// Starts that are not written yet.
@@ -103,18 +103,17 @@ impl Durable {
 
     /// Reports whether the journal can't be written because its file is not at its path.
     pub(super) fn is_missing(&self) -> bool {
-        let is_in = |trouble: &Arc<str>| self.journal.file().is_some_and(|file| file.is_missing_in(trouble));
-        self.trouble.as_ref().is_some_and(is_in)
+        matches!(self.trouble, Some(Trouble::Missing(_)))
     }
 
     /// Reports whether the journal can't be written until the daemon is restarted.
     pub(super) fn has_panicked(&self) -> bool {
-        self.trouble.as_deref() == Some(PANICKED)
+        self.trouble == Some(Trouble::Panicked)
     }
 
     /// Reports whether the journal can't be written because files of this daemon may not become larger.
     pub(super) fn is_file_limited(&self) -> bool {
-        self.trouble.as_deref() == Some(FILE_LIMIT)
+        self.trouble == Some(Trouble::FileLimit)
     }
 
     /// Notes which batches a step wrote to the journal or removed from it.

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use rusqlite::ErrorCode;
 
+use super::frames;
 use super::store::{FILE, FORMAT, LOG, Read, Store};
 
 /// The size of the smallest database, in bytes.
@@ -61,13 +62,23 @@ pub(super) fn probe(folder: &Path) -> io::Result<()> {
     written
 }
 
-pub(super) fn begin(folder: &Path, sync: bool) -> Result<(Store, Read), Fault> {
+/// Opens, checks and reads the journal in this folder. `instance` is the daemon that has written to it, if known: then
+/// it can't be a new one.
+pub(super) fn begin(folder: &Path, sync: bool, instance: Option<&str>) -> Result<(Store, Read), Fault> {
     let file = folder.join(FILE);
     let size = |path: &Path| fs::metadata(path).map_or(0, |meta| meta.len());
     let log = folder.join(LOG);
+    // As after a crash of the machine.
+    if instance.is_some() && fs::metadata(&file).is_ok_and(|meta| meta.is_file() && meta.len() == 0) {
+        return Err(Fault::Damaged("the file is empty".to_owned()));
+    }
     // SQLite would take such a file for a new one.
     if (1..SHORTEST).contains(&size(&file)) || size(&file) == 0 && size(&log) > 0 {
         return Err(Fault::Damaged("the file is too short".to_owned()));
+    }
+    // Before SQLite opens the log: it would overwrite what follows the damage.
+    if let Some(flaw) = frames::look(&log).map_err(|error| Fault::Unusable(refused(&log, &error)))? {
+        return Err(Fault::Damaged(flaw.words().to_owned()));
     }
     let made = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&file);
     made.map_err(|error| Fault::Unusable(refused(&file, &error)))?;
@@ -83,6 +94,10 @@ pub(super) fn begin(folder: &Path, sync: bool) -> Result<(Store, Read), Fault> {
     let lacks_entries = read.head.is_none() || !read.has_counters || !read.has_groups;
     if read.unread > 0 || lacks_entries && !read.kept.tasks.is_empty() {
         return Err(Fault::Damaged("parts of it can't be read".to_owned()));
+    }
+    // SQLite takes a log that was removed, or cut near its beginning, for one to which nothing was written.
+    if instance.is_some() && read.head.is_none() {
+        return Err(Fault::Damaged("all that its daemon has written is missing".to_owned()));
     }
     store.trust().map_err(fault)?;
     store.compact();
@@ -100,12 +115,6 @@ pub(super) fn refused(path: &Path, error: &io::Error) -> String {
         _ => "",
     };
     format!("{}: {error}{hint}", path.display())
-}
-
-/// Reports whether a daemon of this instance has used the journal, and its file is now empty, as after a crash of the
-/// machine.
-pub(super) fn was_emptied(folder: &Path, instance: Option<&str>) -> bool {
-    instance.is_some() && fs::metadata(folder.join(FILE)).is_ok_and(|meta| meta.is_file() && meta.len() == 0)
 }
 
 /// Returns the error for a journal written by a later program.

@@ -2,16 +2,18 @@
 //! when the next daemon starts. The journal makes no decisions, and treats tasks only as rows.
 //!
 //! The store is `SQLite`: a transaction in its write-ahead log survives the end of this process without being flushed
-//! to the disk, every frame of that log has a checksum, and a torn one is ignored.
+//! to the disk, every frame of that log has a checksum, and a torn one at its end is ignored.
 
 mod begin;
 mod envs;
+mod frames;
 mod parse;
 mod room;
 mod salvage;
 mod store;
 #[cfg(test)]
 mod tests;
+mod trouble;
 
 use std::fmt;
 use std::io;
@@ -27,11 +29,12 @@ use bgd_shared::holder::{Note, of_lock};
 use nix::sys::resource::Resource;
 use rusqlite::ErrorCode;
 
-use self::begin::{FULL, Fault, READ_ONLY, begin, of_later, probe, refused, was_emptied, words};
+use self::begin::{FULL, Fault, READ_ONLY, begin, of_later, probe, refused, words};
 use self::room::Room;
 pub use self::salvage::Damage;
 pub use self::store::{COUNTED, FORMAT, Head, READS};
 use self::store::{FILE, LOG, Merged, Read, Store};
+pub use self::trouble::Trouble;
 use crate::core::durable::{Changes, Kept};
 use crate::os::files::private_folder;
 use crate::os::limit;
@@ -42,13 +45,6 @@ const GROUP: usize = 4096;
 
 /// How long to wait before failed writes are retried.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// Why nothing is written any more after a panic.
-pub const PANICKED: &str = "internal error in the daemon: see its log, then restart it";
-
-/// Why the journal can't be written if the daemon was started under `ulimit -f`. `SQLite` reports such a write as an
-/// error of the disk.
-pub const FILE_LIMIT: &str = "it has reached the daemon's limit of file sizes (`ulimit -f`)";
 
 /// How long an ending daemon may keep the journal's lock.
 const LEAVING: Duration = Duration::from_secs(1);
@@ -109,15 +105,11 @@ pub fn open(state: &Path, durability: Durability) -> Result<Opened, OpenError> {
     let finish = || salvage::finish(&folder).map_err(|error| unusable(error.to_string()));
     // Complete the salvage of a daemon that was killed during it.
     let mut damage = finish()?;
-    let mut begun = if was_emptied(&folder, instance.as_deref()) {
-        Err(Fault::Damaged("the file is empty".to_owned()))
-    } else {
-        begin(&folder, sync)
-    };
+    let mut begun = begin(&folder, sync, instance.as_deref());
     if let Err(Fault::Damaged(why)) = &begun {
         salvage::salvage(&folder, why, instance.as_deref(), sync).map_err(|fault| unusable(fault.words()))?;
         damage = finish()?;
-        begun = begin(&folder, sync);
+        begun = begin(&folder, sync, instance.as_deref());
     }
     let (store, Read { head, kept, .. }) = begun.map_err(|fault| unusable(fault.words()))?;
     Ok(Opened { store, lock, folder, head, instance, kept, damage })
@@ -183,18 +175,26 @@ fn lock(folder: &Path) -> Result<ProcessLock, OpenError> {
     }
 }
 
-/// Describes why a write has failed, for users. `SQLite` does not distinguish a read-only disk from a broken one.
-fn describe_write_error(error: &rusqlite::Error, folder: &Path) -> String {
+/// Writes the head to a new journal, and returns the note for its lock. A lock must not name the instance of a journal
+/// without a head: that counts as damaged.
+fn claim(store: &mut Store, head: &Head, note: &Note) -> Note {
+    let is_claimed = store.head().is_some() || store.write(head, &Merged::default()).is_ok();
+    let instance = if is_claimed { note.instance.clone() } else { String::new() };
+    Note { instance, ..note.clone() }
+}
+
+/// Returns why a write has failed. `SQLite` does not distinguish a read-only disk from a broken one.
+fn of_write_error(error: &rusqlite::Error, folder: &Path) -> Trouble {
     let is_of_disk = matches!(
         error.sqlite_error_code(),
         Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen | ErrorCode::ReadOnly)
     );
     match probe(folder) {
         Err(probed) if is_of_disk && probed.kind() == io::ErrorKind::ReadOnlyFilesystem => {
-            READ_ONLY.to_owned()
+            Trouble::of_disk(READ_ONLY)
         }
-        _ if is_of_disk && limit::has(Resource::RLIMIT_FSIZE) => FILE_LIMIT.to_owned(),
-        Ok(()) | Err(_) => words(error),
+        _ if is_of_disk && limit::has(Resource::RLIMIT_FSIZE) => Trouble::FileLimit,
+        Ok(()) | Err(_) => Trouble::of_disk(words(error)),
     }
 }
 
@@ -207,7 +207,7 @@ pub struct Recorded {
     pub is_written: bool,
     /// Why no work should be added: the steps could not be written, or the disk has no room except the journal's own
     /// reserve.
-    pub trouble: Option<Arc<str>>,
+    pub trouble: Option<Trouble>,
 }
 
 /// The writing side of an open journal.
@@ -215,7 +215,7 @@ pub struct Recorded {
 pub struct Journal {
     writes: Writes,
     /// Why no work should be added initially ([`Recorded::trouble`]).
-    pub trouble: Option<Arc<str>>,
+    pub trouble: Option<Trouble>,
     /// Its file; `None` in a simulation.
     file: Option<JournalFile>,
     is_stopped: Arc<AtomicBool>,
@@ -247,11 +247,6 @@ impl JournalFile {
         self.is_gone().then_some(self.path.as_path())
     }
 
-    /// Reports whether the journal's trouble ([`Recorded::trouble`]) is that this file is not at its path.
-    pub fn is_missing_in(&self, trouble: &str) -> bool {
-        trouble == self.missing()
-    }
-
     fn is_there(&self) -> bool {
         self.id.is_some() && FileId::of(&self.path) == self.id
     }
@@ -270,12 +265,8 @@ impl JournalFile {
         }
     }
 
-    fn missing(&self) -> String {
-        let path = self.path.display();
-        format!(
-            "{path} was removed, moved or replaced: put its folder back, or restart the daemon, which then begins without \
-             these tasks"
-        )
+    fn missing(&self) -> Trouble {
+        Trouble::Missing(self.path.as_path().into())
     }
 }
 
@@ -312,8 +303,8 @@ impl Journal {
         next_mark: impl Fn() -> u32 + Send + 'static,
         report: impl Fn(Recorded) + Send + 'static,
     ) -> io::Result<Self> {
-        let Opened { store, lock, folder, .. } = opened;
-        lock.write_note(note);
+        let Opened { mut store, lock, folder, .. } = opened;
+        lock.write_note(&claim(&mut store, &head, note));
         let (orders, ordered) = mpsc::channel();
         let is_stopped = Arc::new(AtomicBool::new(false));
         let (next_mark, report, shared) = (Box::new(next_mark), Box::new(report), Arc::clone(&is_stopped));
@@ -329,7 +320,7 @@ impl Journal {
             is_stopped: shared,
             _lock: lock,
         };
-        let trouble: Option<Arc<str>> = writer.is_short().then(|| FULL.into());
+        let trouble = writer.is_short().then(|| Trouble::of_disk(FULL));
         let found = trouble.clone();
         let (ending, ended) = mpsc::channel();
         let run = move || {
@@ -394,7 +385,7 @@ struct Taken {
     /// Whether all of them are written.
     is_written: bool,
     /// Why no work should be added ([`Recorded::trouble`]).
-    trouble: Option<Arc<str>>,
+    trouble: Option<Trouble>,
 }
 
 impl Taken {
@@ -417,7 +408,7 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(&mut self, ordered: &Receiver<(u64, Changes)>, trouble: Option<Arc<str>>) {
+    fn run(&mut self, ordered: &Receiver<(u64, Changes)>, trouble: Option<Trouble>) {
         let mut taken = Taken { unwritten: Merged::default(), upto: 0, is_written: true, trouble };
         if taken.trouble.is_some() {
             (self.report)(taken.recorded());
@@ -440,12 +431,11 @@ impl Writer {
     /// Reports every step as not written, after a panic: which of the last ones are in the file is unknown, and writing
     /// later ones without them would record a state that never existed.
     fn refuse_all(&self, ordered: &Receiver<(u64, Changes)>) {
-        let why: Arc<str> = PANICKED.into();
         tracing::error!(
             "the journal's thread panicked: nothing more is written until the daemon is restarted"
         );
         let refuse = |upto| {
-            (self.report)(Recorded { upto, is_written: false, trouble: Some(Arc::clone(&why)) });
+            (self.report)(Recorded { upto, is_written: false, trouble: Some(Trouble::Panicked) });
         };
         // The numbers of the steps that were being written are lost.
         refuse(u64::MAX);
@@ -478,16 +468,16 @@ impl Writer {
             tracing::error!(%why, "the journal can't be written");
         }
         taken.is_written = failed.is_none();
-        taken.trouble = failed.or_else(|| self.is_short().then(|| FULL.into()));
+        taken.trouble = failed.or_else(|| self.is_short().then(|| Trouble::of_disk(FULL)));
         (self.report)(taken.recorded());
         !is_over
     }
 
     /// Writes the changes and empties `unwritten`. On failure, keeps them and returns the reason.
-    fn write(&mut self, unwritten: &mut Merged) -> Option<Arc<str>> {
+    fn write(&mut self, unwritten: &mut Merged) -> Option<Trouble> {
         // The file is still open, but the next daemon would not find it.
         if self.file.is_gone() {
-            return Some(self.file.missing().into());
+            return Some(self.file.missing());
         }
         self.head.next_mark = (self.next_mark)();
         match self.store.write(&self.head, unwritten) {
@@ -495,7 +485,7 @@ impl Writer {
                 *unwritten = Merged::default();
                 None
             }
-            Err(error) => Some(describe_write_error(&error, &self.folder).into()),
+            Err(error) => Some(of_write_error(&error, &self.folder)),
         }
     }
 

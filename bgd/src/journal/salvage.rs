@@ -12,7 +12,8 @@ use bgd_shared::show;
 use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::begin::{Fault, begin};
+use super::begin::{Fault, begin, of_later};
+use super::frames::{self, Flaw};
 use super::store::{FILE, Head, LOG, Merged, Read, Store};
 use crate::os::clock::Stamp;
 use crate::os::files::private_folder;
@@ -84,14 +85,14 @@ fn write_new(
     sync: bool,
 ) -> Result<(), Fault> {
     private_folder(new).map_err(|error| Fault::of_disk(&error))?;
-    let Read { head, mut kept, has_counters, has_groups, unread } = read_copy(folder, &new.join("copy"))?;
+    let Read { head, mut kept, has_counters, has_groups, unread } = read_parts(folder, &new.join("copy"))?;
     if !has_counters {
         // Events and inbox items were reported under numbers that are lost now.
         kept.counters.skip_published(Timestamp::now());
     }
     let paused = (!has_groups).then(|| kept.replace_groups());
     let batches = kept.recount_batches();
-    let (mut store, _) = begin(new, sync)?;
+    let (mut store, _) = begin(new, sync, None)?;
     // If the head is lost, the readable parts are written under a new one with whatever is known.
     let head = head.unwrap_or_else(|| {
         Head::new(instance.unwrap_or_default().to_owned(), String::new(), Stamp::now(), 0)
@@ -173,9 +174,29 @@ fn unused_name(folder: &Path) -> String {
     names.find(|name| !folder.join(name).exists()).unwrap_or_else(|| format!("damaged-{stamp}"))
 }
 
-/// Reads the readable parts from a copy of the damaged journal in this folder. Fails if the disk can't hold the copy or
-/// does not yield the journal: what a part of it lacks would count as lost.
-fn read_copy(folder: &Path, copy: &Path) -> Result<Read, Fault> {
+/// Reads the readable parts of the damaged journal in this folder, using a folder for copies. What a log has behind
+/// damage is read, too, unless that yields less: the pages that are damaged may lead to all others.
+fn read_parts(folder: &Path, copy: &Path) -> Result<Read, Fault> {
+    let flaw = frames::look(&folder.join(LOG)).map_err(|error| Fault::of_disk(&error))?;
+    let whole = match flaw {
+        Some(Flaw::Gap { end }) => Some(read_copy(folder, copy, Some(end))?),
+        Some(Flaw::Header) | None => None,
+    };
+    let mut before = read_copy(folder, copy, None)?;
+    let is_better = |whole: &Read| {
+        whole.head.is_some() && (whole.unread == 0 || whole.kept.tasks.len() >= before.kept.tasks.len())
+    };
+    if let Some(whole) = whole.filter(is_better) {
+        return Ok(whole);
+    }
+    before.unread += usize::from(flaw.is_some());
+    Ok(before)
+}
+
+/// Reads the readable parts from a copy of the damaged journal in this folder, with its log up to the frame `end` even
+/// if an earlier one is damaged. Fails if the disk can't hold the copy or does not yield the journal: what a part of it
+/// lacks would count as lost. Also fails if a newer program wrote it.
+fn read_copy(folder: &Path, copy: &Path, end: Option<u64>) -> Result<Read, Fault> {
     private_folder(copy).map_err(|error| Fault::of_disk(&error))?;
     for name in files() {
         match fs::copy(folder.join(&name), copy.join(&name)) {
@@ -183,13 +204,22 @@ fn read_copy(folder: &Path, copy: &Path) -> Result<Read, Fault> {
             Ok(_) | Err(_) => {}
         }
     }
+    if let Some(end) = end {
+        frames::bridge(&copy.join(LOG), end).map_err(|error| Fault::of_disk(&error))?;
+    }
     let opened = Store::open_damaged(&copy.join(FILE)).map(|store| (store.add_tables(), store));
-    let (added, read) = match opened {
+    let (added, read, later) = match opened {
         // Without tables that can't be added, the others may be readable.
-        Ok((added, mut store)) => (added, store.read()),
-        Err(error) => (Err(error), Read::default()),
+        Ok((added, mut store)) => {
+            let later = store.later_format();
+            (added, store.read(), later)
+        }
+        Err(error) => (Err(error), Read::default(), None),
     };
     let _ = fs::remove_dir_all(copy);
+    if let Some(format) = later {
+        return Err(Fault::Unusable(of_later(format)));
+    }
     match added.map_err(|error| Fault::of(&error, folder)) {
         Err(unusable @ Fault::Unusable(_)) => Err(unusable),
         Err(Fault::Damaged(_)) | Ok(()) => Ok(read),

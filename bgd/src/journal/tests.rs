@@ -1,5 +1,6 @@
 //! Tests of the journal on real files.
 
+mod damaged_log;
 mod panics;
 
 use std::fs;
@@ -228,8 +229,6 @@ fn r130_readable_tasks_of_a_damaged_journal_are_salvaged() {
 /// Leaves a journal's folder in the state after a kill of the daemon.
 type Kill<'a> = &'a dyn Fn(&Path);
 
-/// Kills while the new journal is written, once it is complete, while the damaged one is moved aside, and when the new
-/// one is in its place.
 #[test]
 fn r130_salvage_that_cannot_copy_the_whole_journal_is_refused_and_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -248,6 +247,7 @@ fn r130_salvage_that_cannot_copy_the_whole_journal_is_refused_and_loses_nothing(
     assert!(left.iter().all(|name| name == FILE || name == LOG || name == "lock"), "{left:?}");
 }
 
+/// Kills while the new journal is written or complete, while the damaged one is moved aside, and after that.
 #[test]
 fn r130_salvage_killed_at_any_stage_is_continued() {
     let salvage = |journal: &Path| assert!(salvage::salvage(journal, "why", None, false).is_ok());
@@ -462,7 +462,7 @@ fn r123_written_head_always_has_the_current_format() {
     let mut merged = Merged::default();
     merged.add(core.take_changes(now()).unwrap());
     let (mut store, _) =
-        begin::begin(folder.path(), false).unwrap_or_else(|fault| panic!("{}", fault.words()));
+        begin::begin(folder.path(), false, None).unwrap_or_else(|fault| panic!("{}", fault.words()));
     store.write(&Head { format: 1, ..head() }, &merged).unwrap();
     assert_eq!(store.read().head.map(|head| head.format), Some(FORMAT));
 }
@@ -524,7 +524,7 @@ fn r130_step_arriving_during_a_space_check_is_written_before_it_is_reported() {
         is_stopped: Arc::default(),
         _lock: lock,
     };
-    let trouble = Some(FULL.into());
+    let trouble = Some(Trouble::of_disk(FULL));
     let mut taken = Taken { unwritten: Merged::default(), upto: 0, is_written: true, trouble };
     let (orders, ordered) = mpsc::channel();
     orders.send((1, core.take_changes(now()).unwrap())).unwrap();

@@ -176,11 +176,12 @@ fn is_one(pid: i32) -> bool {
     name.is_empty() || name == NAME
 }
 
-/// Ends the keeper of a daemon that had this folder, as the processes it holds will not be taken over.
-pub fn dismiss(folder: &Path) {
-    if let Ok(Some(reached)) = Reached::connect(folder) {
-        reached.end();
-    }
+/// Ends the keeper of a daemon that had this folder, as the processes it holds will not be taken over. Returns whether
+/// there was one.
+pub fn dismiss(folder: &Path) -> bool {
+    let Ok(Some(reached)) = Reached::connect(folder) else { return false };
+    reached.end();
+    true
 }
 
 /// Calls a function with the address of a socket in this folder. As a path in the state folder may be too long for a

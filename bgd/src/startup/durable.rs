@@ -11,6 +11,7 @@ use bgd_shared::id::TaskId;
 
 use super::failure::{Failure, UNAVAILABLE, failed};
 use super::instance;
+use super::left_behind::why_ended;
 use super::running::Daemon;
 use crate::config::Durable;
 use crate::dispatcher::durable::LeftRuns;
@@ -96,7 +97,7 @@ pub(super) fn open(state: &Path, durable: Durable) -> Result<Option<Before>, Fai
         // No process survives from another boot.
         (Some(folder), Some(head)) if head.boot != boot => {
             keeper::client::dismiss(&folder);
-            Default::default()
+            (None, LeftRuns { lost_because: why_ended(&folder), ..LeftRuns::default() })
         }
         (Some(folder), Some(_)) => find(&folder, &opened)?,
         // A keeper that answers is of this boot. Without one, it is not known whether it ended by itself.
@@ -125,7 +126,8 @@ fn find(folder: &Path, opened: &Opened) -> Result<(Option<Arc<Keeper>>, LeftRuns
             tracing::error!(%error, "the keeper of running tasks was ended");
             // A stop alone harms no task.
             let is_stopped = opened.head.as_ref().is_some_and(|head| head.is_stopped);
-            let why = if is_stopped { KEEPER_KILLED } else { BOTH_KILLED };
+            let killed = if is_stopped { KEEPER_KILLED } else { BOTH_KILLED };
+            let why = why_ended(folder).unwrap_or(killed);
             return Ok((None, LeftRuns { lost_because: Some(why), ..LeftRuns::default() }));
         }
         Err(NotFound::Silent(error)) => {
@@ -138,7 +140,7 @@ fn find(folder: &Path, opened: &Opened) -> Result<(Option<Arc<Keeper>>, LeftRuns
             return Err(Failure::new(UNAVAILABLE, message));
         }
     };
-    let mut left = read(found);
+    let mut left = LeftRuns { lost_because: why_ended(folder), ..read(found) };
     let Some(keeper) = keeper.map(Arc::new) else { return Ok((None, left)) };
     let held: Vec<Key> = left.held().collect();
     left.retain_known(&opened.kept);

@@ -18,6 +18,7 @@ use bgd_shared::replace::replace;
 use nix::errno::Errno;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 
+use super::left_behind;
 use crate::carry::{CarriedFds, Fd};
 use crate::exec::left::SparedProcesses;
 use crate::exec::processes::members::{self, INSTANCE_MARK};
@@ -39,6 +40,8 @@ pub struct Instance {
     pub lost: usize,
     /// Whether the directory outlives the daemon, as the daemon is durable.
     pub is_kept: bool,
+    /// Warnings about outputs of earlier durable daemons that the journal does not know.
+    pub unknown: Vec<String>,
     held: Mutex<Held>,
 }
 
@@ -72,11 +75,18 @@ const LOOK: Duration = Duration::from_secs(5);
 
 impl Instance {
     /// Creates the directory of an instance, named by its UUID, and cleans up after dead ones. Of the runs that this
-    /// instance itself left, `spared` ones continue.
+    /// instance itself left, `spared` ones continue. A durable daemon keeps the outputs of other durable ones, which its
+    /// journal does not know, for `keeps_days`.
     ///
     /// # Errors
     /// The state directory can't be written, or another daemon is starting for longer than [`TURN`], or is stopped.
-    pub fn begin(state: &Path, id: String, is_kept: bool, spared: &SparedProcesses) -> io::Result<Self> {
+    pub fn begin(
+        state: &Path,
+        id: String,
+        keeps_days: Option<u64>,
+        spared: &SparedProcesses,
+    ) -> io::Result<Self> {
+        let is_kept = keeps_days.is_some();
         let folder = state.join("instances");
         private_folder(&folder)?;
         spread(&folder);
@@ -90,11 +100,12 @@ impl Instance {
         let own = ProcessLock::take(&path.join("lock"))?;
         if is_kept {
             fs::write(path.join(KEPT), "")?;
+            left_behind::remove_notes(&path);
             sweep_kept(&path, &id, spared);
         }
         let held = Mutex::new(Held { lock: own, note: Note::default() });
-        let mut instance = Self { id, path, lost: 0, is_kept, held };
-        instance.lost = instance.sweep(&folder);
+        let mut instance = Self { id, path, lost: 0, is_kept, unknown: Vec::new(), held };
+        instance.sweep(&folder, keeps_days);
         Ok(instance)
     }
 
@@ -112,7 +123,8 @@ impl Instance {
         let path = state.join("instances").join(&id);
         // A program that failed to take over may have recreated the directory, with a lock that ended with it.
         let is_there = lock.is_at(&path.join("lock")) && path.join("output").is_dir();
-        let instance = Self { id, path, lost, is_kept, held: Mutex::new(Held { lock, note }) };
+        let held = Mutex::new(Held { lock, note });
+        let instance = Self { id, path, lost, is_kept, unknown: Vec::new(), held };
         if !is_there {
             instance.restore()?;
         }
@@ -187,21 +199,24 @@ impl Instance {
         meta.is_ok_and(|meta| meta.file_type().is_socket())
     }
 
-    /// Cleans up after dead instances. Returns the number of tasks they had started.
-    fn sweep(&self, folder: &Path) -> usize {
-        let mut lost = 0;
+    /// Cleans up after dead instances. Counts the tasks they had started.
+    fn sweep(&mut self, folder: &Path, keeps_days: Option<u64>) {
+        let own = self.id.clone();
         let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
-        for entry in entries.filter(|entry| entry.file_name() != self.id.as_str()) {
+        for entry in entries.filter(|entry| entry.file_name() != own.as_str()) {
             let path = entry.path();
             let (name, lock) = (entry.file_name(), ProcessLock::try_take(&path.join("lock")));
             match lock {
                 // The files of a durable daemon are kept while it is not running; its processes are ended.
                 Ok(Some(_lock)) if path.join(KEPT).exists() => {
-                    keeper::client::dismiss(&path);
+                    if keeper::client::dismiss(&path) {
+                        left_behind::note_ended(&path, self.is_kept);
+                    }
                     sweep_kept(&path, &name.to_string_lossy(), &SparedProcesses::default());
+                    self.unknown.extend(keeps_days.and_then(|days| keep_unknown(&path, days)));
                 }
                 Ok(Some(_lock)) => {
-                    lost += tasks_in(&path.join("output"));
+                    self.lost += tasks_in(&path.join("output"));
                     sweep_one(&path, &name.to_string_lossy());
                 }
                 Ok(None) => {}
@@ -210,7 +225,6 @@ impl Instance {
                 }
             }
         }
-        lost
     }
 
     /// Removes the directory at the end of this instance, unless it is kept.
@@ -296,6 +310,20 @@ fn remove(path: &Path) {
     if let Err(error) = fs::remove_dir_all(path) {
         tracing::warn!(path = %path.display(), %error, "cannot remove an instance's folder");
     }
+}
+
+/// Keeps the directory of a durable instance that the journal does not know, for this many days: the journal may be put
+/// back. Returns the warning about its outputs, if there are any.
+fn keep_unknown(path: &Path, days: u64) -> Option<String> {
+    if left_behind::is_expired(path, days) {
+        remove(path);
+        return None;
+    }
+    let output = path.join("output");
+    let tasks = tasks_in(&output);
+    let warning = (tasks > 0).then(|| left_behind::warning(&output, tasks, days))?;
+    tracing::warn!("{warning}");
+    Some(warning)
 }
 
 /// Counts the tasks that have files in this directory. Each file name begins with a task ID.
@@ -388,6 +416,29 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn r130_outputs_that_no_journal_knows_are_reported_and_removed_in_time() {
+        let state = tempfile::tempdir().unwrap();
+        let [lost, empty, own] =
+            [1, 2, 3].map(|number| format!("00000000-0000-4000-8000-00000000000{number}"));
+        let none = SparedProcesses::default();
+        let begin = |id: &str, days| Instance::begin(state.path(), id.to_owned(), days, &none).unwrap();
+        drop((begin(&lost, Some(30)), begin(&empty, Some(30))));
+        let output = folder(state.path(), &lost).join("output");
+        fs::write(output.join(format!("{own}.out")), "said").unwrap();
+
+        assert!(begin("00000000-0000-4000-8000-000000000004", None).unknown.is_empty(), "it has no journal");
+        for _ in 0..2 {
+            let warnings = begin(&own, Some(30)).unknown;
+            let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+            let text = output.display().to_string();
+            assert!(warning.contains("does not know 1 task ") && warning.contains(&text), "{warning}");
+        }
+        assert!(begin(&own, Some(0)).unknown.is_empty());
+        assert!(!output.exists() && !folder(state.path(), &empty).exists(), "their time is over");
+        assert!(folder(state.path(), &own).exists());
+    }
+
     /// The magic number of ext2, ext3 and ext4.
     const EXT: u64 = 0xef53;
 
@@ -397,7 +448,7 @@ mod tests {
         let instance = Instance::begin(
             state.path(),
             "00000000-0000-4000-8000-000000000001".into(),
-            false,
+            None,
             &SparedProcesses::default(),
         )
         .unwrap();

@@ -234,7 +234,9 @@ fn unreadable(snapshot: &Snapshot, stream: Stream, folder: &OutputFolder, error:
     let files = folder.files_of(snapshot.id, &snapshot.spec);
     let path = files.path(stream).display();
     let message = format!("the output of task {} can't be read: {path}: {error}", snapshot.id);
-    RpcError::new(ErrorKind::Internal, message).hint("somebody may have removed the file")
+    RpcError::new(ErrorKind::Internal, message).hint(
+        "somebody may have removed the file, or the task was cleared while the journal could not be written",
+    )
 }
 
 /// Returns the error for an output whose disk does not respond.

@@ -1,6 +1,7 @@
 //! A durable dispatcher whose journal accepts changes, but reports them as written only on command.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use bgd::exec::executor::Executors;
 use bgd::exec::messages;
 use bgd::exec::output::OutputFolder;
 use bgd::exec::threads::workers::{ELSEWHERE, Job, Workers};
-use bgd::journal::{Journal, PANICKED, Recorded};
+use bgd::journal::{Journal, Recorded, Trouble};
 use bgd::os::clock::Clock;
 use bgd::os::signals;
 use bgd::os::wall_clock::WallClock;
@@ -37,6 +38,10 @@ use crate::executors::scripted::Scripted;
 
 /// More than may wait to be written, as each is a row of several kilobytes.
 const TASKS: usize = 10_000;
+
+fn full() -> Trouble {
+    Trouble::of_disk("the disk is full")
+}
 
 /// The changes that the journal was given.
 #[derive(Default)]
@@ -182,12 +187,12 @@ impl Daemon {
 
     /// Reports that nothing more could be written.
     fn unwritten(&self) {
-        self.recorded(Some("the disk is full"));
+        self.recorded(Some(full()));
     }
 
-    fn recorded(&self, trouble: Option<&str>) {
+    fn recorded(&self, trouble: Option<Trouble>) {
         let upto = self.given.step.load(Ordering::Relaxed);
-        let recorded = Recorded { upto, is_written: trouble.is_none(), trouble: trouble.map(Into::into) };
+        let recorded = Recorded { upto, is_written: trouble.is_none(), trouble };
         self.internals.send(Internal::Recorded(recorded));
     }
 
@@ -196,7 +201,7 @@ impl Daemon {
     async fn let_enter(&mut self, tasks: usize, is_full: bool) -> Vec<Value> {
         let mut answers = Vec::new();
         for _ in 0..tasks {
-            self.recorded(is_full.then_some("the disk is full"));
+            self.recorded(is_full.then(full));
             self.rest().await;
             answers.extend(self.lines());
             if !answers.is_empty() {
@@ -321,12 +326,40 @@ fn r130_request_about_another_task_is_answered_although_a_batch_is_refused() {
 fn r123_upgrade_after_a_panic_of_the_journal_is_refused_at_once() {
     run(async {
         let mut daemon = Daemon::new();
-        daemon.recorded(Some(PANICKED));
+        daemon.recorded(Some(Trouble::Panicked));
         daemon.call("daemon.upgrade", &json!({ "binary": "/bgd" }));
         daemon.rest().await;
         let [answer] = &daemon.lines()[..] else { panic!("it is answered once") };
         assert_eq!(answer["error"]["data"]["kind"], "upgrade_refused", "{answer}");
-        assert!(answer["error"]["message"].as_str().unwrap().ends_with(PANICKED), "{answer}");
+        let why = Trouble::Panicked.to_string();
+        assert!(answer["error"]["message"].as_str().unwrap().ends_with(&why), "{answer}");
+    });
+}
+
+/// An error of the disk may read like any other.
+#[test]
+fn r130_hint_of_a_refused_submission_follows_from_the_kind_of_trouble() {
+    run(async {
+        let mut daemon = Daemon::new();
+        let kinds = [
+            (Trouble::Missing(Path::new("/journal").into()), "after the folder is back"),
+            (Trouble::Panicked, "the next daemon finds them again"),
+            (Trouble::FileLimit, "from a shell without that limit"),
+        ];
+        for (trouble, expected) in kinds {
+            let disk = Trouble::of_disk(trouble.to_string());
+            for (trouble, expected) in [(trouble, expected), (disk, "free some space")] {
+                let why = trouble.to_string();
+                daemon.recorded(Some(trouble));
+                daemon.rest().await;
+                daemon.submit("true", false);
+                daemon.rest().await;
+                let [answer] = &daemon.lines()[..] else { panic!("it is answered once") };
+                let error = &answer["error"];
+                assert!(error["message"].as_str().unwrap().ends_with(&why), "{answer}");
+                assert!(error["data"]["hint"].as_str().unwrap().contains(expected), "{answer}");
+            }
+        }
     });
 }
 

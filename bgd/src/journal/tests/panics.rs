@@ -18,7 +18,7 @@ fn r125_panic_while_writing_makes_the_journal_unwritable() {
         journal.write(number, core.take_changes(now()).expect("something has changed"));
         // The disk of the test may be short of room, which is reported first.
         let recorded = hears.iter().find(|recorded| !recorded.is_written).unwrap();
-        let is_refused = !recorded.is_written && recorded.trouble.is_some();
+        let is_refused = !recorded.is_written && recorded.trouble == Some(Trouble::Panicked);
         assert!(is_refused && recorded.upto >= number, "{recorded:?}");
     }
 }

@@ -1,11 +1,10 @@
 //! The journal of a simulated durable daemon: rows as texts, which a write changes completely or not at all.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use bgd::core::Ordinal;
 use bgd::core::durable::{Changes, Kept};
-use bgd::journal::Recorded;
+use bgd::journal::{Recorded, Trouble};
 use bgd::os::clock::Stamp;
 use bgd_shared::id::TaskId;
 use serde::Serialize;
@@ -81,7 +80,7 @@ impl Disk {
 
     /// Writes everything, if there is space.
     pub fn write(&mut self, room: Room) -> Recorded {
-        let trouble = room.is_full().then(|| Arc::from("the disk is full"));
+        let trouble = room.is_full().then(|| Trouble::of_disk("the disk is full"));
         let is_written = room != Room::None;
         (self.is_troubled, self.holds_starts) = (!is_written, room.is_full());
         for changes in if is_written { std::mem::take(&mut self.unwritten) } else { Vec::new() } {

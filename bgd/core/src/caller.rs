@@ -10,3 +10,11 @@ pub struct ReplyTo {
     /// The dispatcher's number for the call.
     pub call: u64,
 }
+
+/// A client that requested the end of tasks.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Asker {
+    pub client: u64,
+    /// Whether the tasks are removed, too.
+    pub removes: bool,
+}

@@ -307,14 +307,19 @@ impl Waiters {
     /// Has the tasks of a wait that nobody waits for removed one by one, each as soon as it has settled: the wait need
     /// not be kept. Returns those that already have.
     pub fn remove_unawaited(&mut self, waiter: &Waiter) -> Vec<Ordinal> {
-        for ordinal in &waiter.open {
-            let removal = self.removals.entry(*ordinal).or_insert(Removal::Cleared);
-            if matches!(waiter.then, WaitAction::EndSession { .. }) {
+        self.note_removals(waiter.open.iter().copied(), waiter.then);
+        let all = waiter.tasks.iter().map(|(ordinal, _)| *ordinal);
+        all.filter(|ordinal| !waiter.open.contains(ordinal)).collect()
+    }
+
+    /// Notes tasks that are to be removed, because of a wait with this next step.
+    pub fn note_removals(&mut self, tasks: impl IntoIterator<Item = Ordinal>, then: WaitAction) {
+        for ordinal in tasks {
+            let removal = self.removals.entry(ordinal).or_insert(Removal::Cleared);
+            if matches!(then, WaitAction::EndSession { .. }) {
                 *removal = Removal::SessionEnded;
             }
         }
-        let all = waiter.tasks.iter().map(|(ordinal, _)| *ordinal);
-        all.filter(|ordinal| !waiter.open.contains(ordinal)).collect()
     }
 
     /// Reports whether a task that has settled is to be removed although nobody waits for that.

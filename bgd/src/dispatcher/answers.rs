@@ -21,17 +21,19 @@ use crate::exec::silence;
 use crate::wire::{refusals, view};
 
 impl Dispatcher {
-    /// Removes the outputs of cleared tasks on a worker, then sends the answers.
+    /// Removes the outputs of cleared tasks on a worker, then sends the answers, once earlier removals are done, too.
     pub(super) fn remove_outputs(&self, tasks: Vec<(TaskId, u32)>, clears: Vec<(Answer, Clear)>) {
         if tasks.is_empty() && clears.is_empty() {
             return;
         }
-        let folder = Arc::clone(&self.context.folder);
+        let (folder, removals) = (Arc::clone(&self.context.folder), Arc::clone(&self.removals));
+        let job = removals.lock().begin();
         self.context.workers.later(move || {
             for (task, runs) in tasks {
                 folder.remove(task, runs);
             }
-            for (answer, clear) in clears {
+            let due = removals.lock().end(job, clears);
+            for (answer, clear) in due {
                 match clear {
                     Clear::Tasks(result) => answer.give(&result),
                     Clear::Session(result) => answer.give(&result),

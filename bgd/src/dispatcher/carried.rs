@@ -79,6 +79,7 @@ impl Dispatcher {
             // Empty or unset, as the dispatcher is settled and the daemon is not ending.
             early: _,
             exits: _,
+            removals: _,
             has_started: _,
             ended: _,
             forced_at: _,

@@ -10,9 +10,9 @@ use bgd_shared::task::Status;
 use bgd_shared::text::Env;
 use bgd_shared::time::Timestamp;
 
-use super::{Asker, Core, Phase, commands, wall_time};
+use super::{Core, Phase, commands, wall_time};
 use crate::agent::AgentPart;
-use crate::caller::ReplyTo;
+use crate::caller::{Asker, ReplyTo};
 use crate::control::Control;
 use crate::effect::{CoreError, Reply};
 use crate::input::{Cancel, Command, LeavePolicy, Request, Selection};
@@ -347,7 +347,8 @@ impl Core {
         left: u64,
     ) -> Vec<(Option<ReplyTo>, Vec<Ordinal>, WaitAction)> {
         let mut earlier = Vec::new();
-        for waiter in self.waiters.take_shutdowns() {
+        let about_to_end = std::mem::take(&mut self.portions.shutdowns);
+        for waiter in self.waiters.take_shutdowns().into_iter().chain(about_to_end) {
             let WaitAction::Shutdown { mut cancelled, .. } = waiter.then else { continue };
             let mut all: BTreeSet<Ordinal> = waiter.tasks.iter().map(|(ordinal, _)| *ordinal).collect();
             let more: Vec<Ordinal> = tasks.iter().copied().filter(|task| all.insert(*task)).collect();

@@ -14,19 +14,6 @@ use crate::time::Now;
 use crate::waiters::Until;
 
 impl Core {
-    pub(super) fn stop_all(
-        &mut self,
-        now: Now,
-        tasks: &[Ordinal],
-        reason: StopReason,
-        signal: i32,
-        grace_ms: u64,
-    ) {
-        for ordinal in tasks {
-            self.stop(now, *ordinal, StopOrder { reason, signal, grace_ms });
-        }
-    }
-
     /// Asks a task to end. If asked again, the first reason is kept, and SIGKILL can only come sooner.
     pub(super) fn stop(&mut self, now: Now, ordinal: Ordinal, order: StopOrder) {
         let Some(task) = self.registry.get(ordinal) else { return };

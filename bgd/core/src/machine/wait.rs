@@ -99,22 +99,27 @@ impl Core {
     fn may_wait(&self, to: ReplyTo, tasks: usize) -> Result<(), CoreError> {
         let postponed = self.postponed.iter().filter(|one| one.block.to.client == to.client);
         let postponed: usize = postponed.map(|one| one.block.tasks.len()).sum();
-        let waited = self.waiters.waited_for_by(to.client) + postponed;
+        let removed = self.portions.removed_for(to.client);
+        let waited = self.waiters.waited_for_by(to.client) + postponed + removed;
         let fits = waited == 0 || waited + tasks <= WAITED_TASKS;
         if fits { Ok(()) } else { Err(CoreError::TooManyWaits(WAITED_TASKS)) }
     }
 
     /// Like [`Self::may_wait`], for a request that ends these tasks: it need not wait if all have ended.
     pub(super) fn may_wait_for_end(&self, to: ReplyTo, tasks: &[Ordinal]) -> Result<(), CoreError> {
-        if tasks.iter().all(|ordinal| self.holds(*ordinal, Until::Settled)) {
-            return Ok(());
+        if !tasks.iter().all(|ordinal| self.holds(*ordinal, Until::Settled)) {
+            return self.may_wait(to, tasks.len());
         }
-        self.may_wait(to, tasks.len())
+        // Removing many takes several steps.
+        let removed = self.portions.removed_for(to.client);
+        let fits = removed == 0 || removed + tasks.len() <= WAITED_TASKS;
+        if fits { Ok(()) } else { Err(CoreError::TooManyWaits(WAITED_TASKS)) }
     }
 
     /// Reports whether this call waits for tasks, for an inbox item, or until all tasks of its batch are added.
     pub fn waits(&self, to: ReplyTo) -> bool {
         self.waiters.waits(to)
+            || self.portions.is_awaited_by(to)
             || self.inboxes.waits(to)
             || self.batches.is_awaited_by(to)
             || self.postponed.iter().any(|one| one.block.to == to)
@@ -157,10 +162,10 @@ impl Core {
     /// Starts a wait, or completes it at once if nothing is missing.
     pub(super) fn wait(&mut self, now: Now, waiter: Waiter) {
         if waiter.missing == 0 {
-            return self.over(now, &waiter);
+            return self.over(now, waiter);
         }
         if waiter.to.is_none() && waiter.then.removes() {
-            return self.remove_unawaited(now, &waiter);
+            return self.remove_unawaited(now, waiter);
         }
         let deadline = waiter.deadline;
         let id = self.waiters.insert(waiter);
@@ -175,7 +180,7 @@ impl Core {
         agent.is_some_and(|agent| !agent.questions.is_empty())
     }
 
-    fn holds(&self, ordinal: Ordinal, until: Until) -> bool {
+    pub(super) fn holds(&self, ordinal: Ordinal, until: Until) -> bool {
         self.registry.get(ordinal).is_none_or(|task| until.holds(task))
     }
 
@@ -202,7 +207,7 @@ impl Core {
             if let Some(at) = waiter.deadline {
                 self.timers.remove(&(at, Timer::Waiter(id)));
             }
-            self.over(now, &waiter);
+            self.over(now, waiter);
         }
     }
 
@@ -222,16 +227,17 @@ impl Core {
                 self.timers.remove(&(at, Timer::Waiter(id)));
             }
             if waiter.then.removes() {
-                self.remove_unawaited(now, &waiter);
+                self.remove_unawaited(now, waiter);
             }
         }
+        self.portions.disconnect(client);
     }
 
     /// Removes the tasks of a wait that nobody waits for, each as soon as it has settled.
-    fn remove_unawaited(&mut self, now: Now, waiter: &Waiter) {
-        for ordinal in self.waiters.remove_unawaited(waiter) {
-            self.remove(now, ordinal);
-        }
+    fn remove_unawaited(&mut self, now: Now, waiter: Waiter) {
+        let settled = self.waiters.remove_unawaited(&waiter);
+        let tasks = self.with_ids(&settled);
+        self.remove_all(now, Waiter { to: None, tasks, ..waiter });
     }
 
     /// Returns all named tasks, with those cleared meanwhile in their last state.
@@ -243,39 +249,25 @@ impl Core {
         named.filter_map(|(ordinal, id)| self.snapshot(*ordinal).or_else(|| last(id))).collect()
     }
 
-    fn over(&mut self, now: Now, waiter: &Waiter) {
+    pub(super) fn over(&mut self, now: Now, waiter: Waiter) {
         match waiter.then {
             WaitAction::Block => {
-                let tasks = self.summary_of(waiter);
+                let tasks = self.summary_of(&waiter);
                 self.reply(waiter.to, Reply::Blocked { tasks, timed_out: false, cleared: waiter.gone });
             }
             WaitAction::Cancel => {
-                let tasks = self.summary_of(waiter);
+                let tasks = self.summary_of(&waiter);
                 self.reply(waiter.to, Reply::Tasks(tasks));
             }
-            WaitAction::Clear => {
-                let (cleared, tasks) = self.remove_all(now, waiter);
-                self.reply(waiter.to, Reply::Cleared { cleared, tasks });
-            }
-            WaitAction::EndSession { cancelled } => {
-                let (cleared, tasks) = self.remove_all(now, waiter);
-                self.reply(waiter.to, Reply::SessionEnded { cancelled, cleared, tasks });
-            }
+            WaitAction::Clear | WaitAction::EndSession { .. } => self.remove_all(now, waiter),
+            // What was requested before is done by then.
+            WaitAction::Shutdown { .. } if !self.portions.is_empty() => self.portions.shutdowns.push(waiter),
             WaitAction::Shutdown { cancelled, left } => {
                 self.reply(waiter.to, Reply::ShutDown { cancelled, left });
                 self.exits |= self.phase != Phase::Closed;
                 self.phase = Phase::Closed;
             }
         }
-    }
-
-    /// Removes the tasks of a wait. Returns how many were still there, and all of them.
-    fn remove_all(&mut self, now: Now, waiter: &Waiter) -> (u64, Vec<TaskId>) {
-        let mut removed = 0;
-        for (ordinal, _) in &waiter.tasks {
-            removed += u64::from(self.remove(now, *ordinal));
-        }
-        (removed, waiter.tasks.iter().map(|(_, id)| *id).collect())
     }
 
     /// Removes a task. Returns whether it was still there.

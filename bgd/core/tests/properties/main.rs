@@ -15,6 +15,7 @@ mod rules_kept;
 mod rules_notes;
 mod rules_notices;
 mod rules_order;
+mod rules_portions;
 mod rules_ready;
 mod rules_rerun;
 mod rules_room;

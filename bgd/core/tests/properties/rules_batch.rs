@@ -202,9 +202,11 @@ fn r142_batch_with_same_key_is_submitted_once() {
         signal: None,
         grace_ms: None,
     }));
+    enter(&mut desk);
     desk.fact(ids[0], Fact::Started { pid: Some(100) });
     desk.fact(ids[0], exited(0, false));
     desk.ask(Request::Clear { which: bgd_core::Selection::All { session: None }, active_too: false });
+    enter(&mut desk);
     assert_eq!(desk.core.summary().total(), 0);
     assert!(desk.core.held() < held && desk.core.held() == desk.core.held_by_tasks(), "{}", desk.core.held());
     let (dropped, _) = taken(&desk.ask_as(9, again(keyed(12, 10, true))));
@@ -315,18 +317,18 @@ fn r54_end_of_session_drops_the_rest_of_entering_batches() {
         desk.ask_as(4, Request::SubmitMany(Box::new(other)));
         let there_now = desk.core.summary().total();
         assert!(there_now > there);
-        let effects = if by_owner {
+        let mut effects = if by_owner {
             desk.input(Input::Disconnected { client: 2 })
         } else {
             desk.ask_as(2, Request::EndSession { session: "s".into() })
         };
+        effects.extend(desk.go_on());
         let all = replies(&effects);
         let is_taken = |reply: &&Reply| matches!(reply, Reply::Many { ids, .. } if ids.len() == 1000);
         assert!(all.iter().any(is_taken), "{effects:?}");
         let is_reported =
             |reply: &&Reply| matches!(reply, Reply::SessionEnded { cleared, .. } if *cleared == there_now);
         assert_eq!(all.iter().any(is_reported), !by_owner, "{effects:?}");
-        enter(&mut desk);
         assert_eq!(desk.core.summary().total(), 0);
         let rest =
             |batch| Part { batch: TaskId::from_u128(batch), first: None, items: items(2000, 1), more: true };
@@ -400,7 +402,8 @@ fn r11_shutdown_replies_to_all_clients_with_entering_batches() {
     let mut desk = desk();
     entering(&mut desk);
     desk.ask_as(2, Request::SubmitMany(Box::new(Part { items: items(1000, 1000), ..in_session(8, false) })));
-    let effects = desk.ask_as(3, Request::Shutdown { grace_ms: None, leaves: LeavePolicy::All });
+    let mut effects = desk.ask_as(3, Request::Shutdown { grace_ms: None, leaves: LeavePolicy::All });
+    effects.extend(desk.go_on());
     let is_taken = |reply: &&&Reply| matches!(reply, Reply::Many { .. });
     assert_eq!(replies(&effects).iter().filter(is_taken).count(), 2, "{effects:?}");
     assert!(matches!(effects.last(), Some(Effect::Exit)), "{effects:?}");

@@ -31,7 +31,8 @@ fn block(desk: &mut Desk, client: u64) -> Vec<Effect> {
 
 /// Clears all tasks that have ended.
 fn clear(desk: &mut Desk) -> u64 {
-    let effects = desk.ask_as(9, Request::Clear { which: all(), active_too: false });
+    let mut effects = desk.ask_as(9, Request::Clear { which: all(), active_too: false });
+    effects.extend(desk.go_on());
     let Reply::Cleared { cleared, .. } = only_reply(&effects) else { panic!("{effects:?}") };
     *cleared
 }
@@ -155,14 +156,13 @@ fn submit_batch(desk: &mut Desk, batch: u64, tasks: u64, session: Option<&str>) 
     let first = Some((Box::new(common), BatchLimits::default()));
     let part = Part { batch, first, items: (0..tasks).map(item).collect(), more: false };
     desk.ask(Request::SubmitMany(Box::new(part)));
-    while desk.core.has_more() {
-        desk.input(Input::Continue);
-    }
+    desk.go_on();
 }
 
 fn cancel_pending(desk: &mut Desk) {
     let status = [Status::Pending].into();
     desk.cancel(Selection::Matching(Box::new(bgd_core::Filter { status, ..Default::default() })));
+    desk.go_on();
 }
 
 /// The end of a wait looks up each task that was cleared meanwhile: searching 40,000 tasks for each of 40,000 would

@@ -196,6 +196,15 @@ impl Desk {
         self.input(Input::Request { to, request })
     }
 
+    /// Does all work that was put off. Returns the effects of all steps.
+    pub fn go_on(&mut self) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        while self.core.has_more() {
+            effects.extend(self.input(Input::Continue));
+        }
+        effects
+    }
+
     /// Submits a foreground job of client 1.
     pub fn foreground(&mut self, mut command: Command) -> TaskId {
         command.foreground = true;

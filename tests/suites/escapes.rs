@@ -28,6 +28,12 @@ const SHED: &str = "home=$PWD; mkfifo gate; setsid env -i sh -c '
     read word < $0/gate; prlimit --locks=unlimited:unlimited --pid $$; echo done > $0/shed.new
     mv $0/shed.new $0/shed; exec sleep 1000' \"$home\" & exit 0";
 
+/// Like [`SHED`], but the task ends only once that mark is removed, so nothing has seen it.
+const SHED_UNSEEN: &str = "home=$PWD; setsid env -i sh -c '
+    exec </dev/null >/dev/null 2>&1; cd /; PATH=/usr/bin:/bin
+    prlimit --locks=unlimited:unlimited --pid $$; echo $$ > $0/note.new; mv $0/note.new $0/note
+    exec sleep 1000' \"$home\" & until [ -e note ]; do sleep 0.01; done";
+
 #[track_caller]
 pub(crate) fn recorded_process(daemon: &TestDaemon) -> Process {
     let process = daemon.recorded_process("note");
@@ -126,6 +132,19 @@ fn r05_cancel_ends_process_that_shed_its_mark_after_being_seen() {
     assert!(!process.is_alive());
 }
 
+/// Nothing shows the daemon any more whose process it was.
+#[test]
+fn r11_shutdown_ends_process_that_shed_its_mark_unseen() {
+    let mut daemon = TestDaemon::start();
+    let id = daemon.submit_shell(SHED_UNSEEN);
+    let task = daemon.block(&[id]).remove(0);
+    assert_eq!((task.status, task.lingering), (Status::Completed, false));
+    let process = recorded_process(&daemon);
+    assert!(process.is_alive());
+    assert!(daemon.stop().success());
+    assert!(!process.is_alive());
+}
+
 /// A debugger that holds a process and does not react: not even SIGKILL removes the process.
 struct Debugger(Child);
 
@@ -156,7 +175,10 @@ impl Drop for Debugger {
 }
 
 fn held(daemon: &TestDaemon) -> (TaskId, Process, Debugger) {
-    let id = daemon.submit(&["sleep", "1000"]);
+    held_task(daemon, daemon.submit(&["sleep", "1000"]))
+}
+
+fn held_task(daemon: &TestDaemon, id: TaskId) -> (TaskId, Process, Debugger) {
     let leader = Process::open(daemon.wait_running(id).pid.unwrap()).unwrap();
     let debugger = Debugger::attach(&leader, daemon.home());
     (id, leader, debugger)
@@ -197,6 +219,36 @@ fn r11_second_signal_ends_daemon_while_debugger_holds_process() {
     leader.gone();
 }
 
+#[test]
+fn r11_single_stop_ends_while_debugger_holds_process() {
+    let mut daemon = TestDaemon::builder().config("[grace]\ncancel = \"10ms\"").start();
+    let (_, leader, debugger) = held(&daemon);
+    assert!(daemon.stop().success());
+    assert!(!daemon.socket().exists());
+    assert!(leader.is_alive());
+    let log = fs::read_to_string(daemon.state_dir().join("bgd.log")).unwrap();
+    assert!(log.contains("some processes do not end"), "{log}");
+    drop(debugger);
+    leader.gone();
+}
+
+#[test]
+fn r10_r54_clear_and_session_end_return_while_debugger_holds_process() {
+    let daemon = TestDaemon::builder().config("[grace]\ncancel = \"10ms\"").start();
+    let (_, first, first_debugger) = held(&daemon);
+    let all = ClearParams { all: true, ..ClearParams::default() };
+    daemon.client().call::<TaskClear>(&all).unwrap();
+    let argv = Some(vec!["sleep".into(), "1000".into()]);
+    let params = SubmitParams { argv, session: Some("s:1".into()), ..daemon.params() };
+    let (_, second, second_debugger) = held_task(&daemon, daemon.submit_with(&params).id);
+    let ended = daemon.client().call::<SessionEnd>(&SessionEndParams { session: "s:1".into() }).unwrap();
+    assert_eq!(ended.cancelled, 1);
+    assert!(first.is_alive() && second.is_alive());
+    drop((first_debugger, second_debugger));
+    first.gone();
+    second.gone();
+}
+
 /// A submitter may have its own mark as its hard limit, which a task inherits and can't raise.
 #[test]
 fn r05_task_submitted_by_another_task_does_not_carry_its_mark() {
@@ -230,7 +282,8 @@ fn in_terminal(daemon: &TestDaemon, line: &str) -> TaskId {
 
 #[test]
 fn r05_job_that_stops_its_terminal_leader_can_be_cancelled() {
-    let mut daemon = TestDaemon::start();
+    // Nothing here may need SIGKILL, which would come only after an hour.
+    let mut daemon = TestDaemon::builder().config("[grace]\ncancel = \"1h\"").start();
     for _ in 0..20 {
         let id = in_terminal(&daemon, "kill -STOP $PPID; echo stopped; exec sleep 1000");
         let task = daemon.wait_running(id);
@@ -239,6 +292,12 @@ fn r05_job_that_stops_its_terminal_leader_can_be_cancelled() {
         assert_eq!((task.status, task.lingering), (Status::Cancelled, false));
         // The leader was continued, and could report how the job ended.
         assert_eq!(task.exit, Some(Exit::Signal(15)));
+    }
+    // While they start, too.
+    for _ in 0..20 {
+        let id = in_terminal(&daemon, "kill -STOP $PPID; exec sleep 1000");
+        let task = daemon.cancel(&[id]).remove(0);
+        assert_eq!((task.status, task.lingering), (Status::Cancelled, false));
     }
     in_terminal(&daemon, "kill -STOP $PPID; exec sleep 1000");
     assert!(daemon.stop().success());

@@ -26,7 +26,8 @@ use bgd_tests::shared::text::{Env, OsText};
 use bgd_tests::templates::toml_words;
 use bgd_tests::upgrades::upgrade_under_load;
 use bgd_tests::user::must_be_root;
-use bgd_tests::{Raw, TestDaemon, parallel, wait};
+use bgd_tests::{Process, Raw, TestDaemon, parallel, wait};
+use rustix::process::Signal;
 use serde_json::json;
 
 /// Waits until this many of the daemon's threads whose names begin with `name` are stuck.
@@ -315,6 +316,59 @@ fn r126_durable_daemon_starts_while_disk_of_an_output_hangs_as_root() {
     for task in [there, linked] {
         assert_eq!(daemon.cancel(&[task])[0].status, Status::Cancelled);
     }
+    drop(disk);
+}
+
+#[test]
+fn r11_stop_ends_while_disk_of_an_output_hangs_as_root() {
+    must_be_root();
+    let mut daemon = TestDaemon::start();
+    let folder = daemon.home().join("there");
+    let (_job, _) = writes_to(&daemon, &folder);
+    let disk = HungDisk::mount(&folder);
+    // Any write makes the daemon look at all outputs.
+    others_are_served(&daemon);
+    stuck(&daemon, "worker-", 1);
+    assert!(daemon.stop().success());
+    drop(disk);
+}
+
+/// The log is there, too.
+#[test]
+fn r11_stop_ends_while_state_folder_hangs_as_root() {
+    must_be_root();
+    let second = "[grace]\ncancel = \"1h\"";
+    parallel::for_each(["", second], |config| {
+        let mut daemon = TestDaemon::builder().config(config).start();
+        let id = daemon.submit_shell("trap '' TERM; echo > begun; while :; do sleep 1; done");
+        wait::for_file(&daemon.home().join("begun"));
+        let leader = Process::open(daemon.wait_running(id).pid.expect("a pid")).expect("it lives");
+        let disk = HungDisk::mount(&daemon.state_dir());
+        let daemon_process = daemon.process();
+        daemon_process.signal(Signal::TERM).expect("it lives");
+        if config == second {
+            wait::poll_until("the shutdown", || daemon.status().shutting_down.then_some(()));
+            daemon_process.signal(Signal::TERM).expect("it lives");
+        }
+        assert!(daemon.ended().success());
+        drop(disk);
+        leader.gone();
+    });
+}
+
+#[test]
+fn r11_stop_ends_while_desktop_bus_hangs_as_root() {
+    must_be_root();
+    let mut daemon = TestDaemon::start();
+    let disk = HungDisk::mount(&daemon.home().join("hung"));
+    let params = daemon.params();
+    let bus = OsText::from(unix_address(&disk.folder().join("bus")));
+    let given = params.env.iter().flat_map(|env| env.0.iter().cloned());
+    let env: Env = given.chain([("DBUS_SESSION_BUS_ADDRESS".into(), bus)]).collect();
+    let (argv, channel) = (Some(vec!["true".into()]), Some("desktop".to_owned()));
+    daemon.submit_with(&SubmitParams { argv, channel, env: Some(env), ..params });
+    stuck(&daemon, "tokio", 1);
+    assert!(daemon.stop().success());
     drop(disk);
 }
 

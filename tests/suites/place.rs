@@ -275,11 +275,28 @@ fn some_connections_are_reserved_for_daemon_methods() {
     );
     kept[0].closed();
     assert!(inside.iter_mut().all(Raw::is_served));
-    let process = daemon.process();
-    drop(kept);
-    drop(inside.pop());
-    daemon.run(&["daemon", "stop"]).success();
-    assert!(!process.is_alive());
+}
+
+#[test]
+fn r11_daemon_stop_ends_daemon_whose_connections_are_all_taken() {
+    for reserved in [0, 4] {
+        let daemon = TestDaemon::builder().config("[limits]\nconnections = 2\n").start();
+        // The descriptor of an earlier connection may count for another moment.
+        let served = || wait::poll_until("a place", || some_served(&daemon));
+        let taken: Vec<Raw> = (0..2 + reserved).map(|_| served()).collect();
+        let process = daemon.process();
+        let outcome = daemon.run(&["daemon", "stop"]).success();
+        assert_eq!(outcome.stdout_text(), "stopped\n");
+        assert_eq!(outcome.stderr.contains("sending SIGTERM"), reserved > 0, "{}", outcome.stderr);
+        assert!(!process.is_alive());
+        drop(taken);
+    }
+}
+
+/// Returns a connection that has made a call, so that it is not closed to make room for another one.
+fn some_served(daemon: &TestDaemon) -> Option<Raw> {
+    let mut raw = Raw::connect(daemon.socket());
+    raw.is_served().then_some(raw)
 }
 
 #[test]

@@ -92,7 +92,14 @@ pub fn stop(order: ShutdownParams, context: &Context) -> Result<Option<ShutdownR
             report(&format!("the daemon (pid {}) {is}: sending SIGTERM", daemon.pid()));
             by_signal(daemon, order).map(|()| None)
         }
-        (Ok(Some(mut client)), daemon) => by_call(&mut client, daemon.as_ref(), order),
+        (Ok(Some(mut client)), daemon) => match (by_call(&mut client, daemon.as_ref(), order), daemon) {
+            // Even the places reserved for such calls are taken.
+            (Err(failure), Some(daemon)) if failure.kind == ErrorKind::TooManyConnections.as_str() => {
+                report(&format!("{}: sending SIGTERM", failure.message));
+                by_signal(daemon, order).map(|()| None)
+            }
+            (outcome, _) => outcome,
+        },
         (Err(failure), Some(daemon)) if failure.kind == "no_answer" => {
             report(&failure.message);
             by_signal(daemon, order).map(|()| None)

@@ -3,19 +3,13 @@
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::left::SparedProcesses;
 use super::processes::adopted::Adopted;
 use super::processes::members;
 use crate::os::pidfd::{PidFd, SIGKILL, wait_for_all};
 use bgd_shared::proc;
-
-/// How long killed processes may take to disappear.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// The same for a daemon that must end quickly.
-const URGENT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Finds strays. Records which children of this process are not the daemon's.
 #[derive(Debug)]
@@ -40,16 +34,15 @@ impl Strays {
         self.spared.iter().copied().collect()
     }
 
-    /// Kills every stray, and waits until all are gone. Returns false if some do not end. Spares the processes that a
-    /// durable daemon leaves to the next one, and its keeper; `output` is the folder of the outputs.
+    /// Kills every stray, and waits until all are gone. Returns false if some have not ended by the deadline. Spares
+    /// the processes that a durable daemon leaves to the next one, and its keeper; `output` is the folder of the
+    /// outputs.
     pub fn end(
         &self,
-        is_urgent: bool,
+        deadline: Instant,
         (left, keeper): (&SparedProcesses, Option<i32>),
         output: &Path,
     ) -> bool {
-        let patience = if is_urgent { URGENT_PATIENCE } else { PATIENCE };
-        let deadline = Instant::now() + patience;
         loop {
             let strays = self.find((left, keeper), output);
             if strays.is_empty() {

@@ -1,12 +1,19 @@
 //! The daemon's log: a size-limited file in the state directory, or standard error under a service manager, which
 //! keeps it in the journal.
+//!
+//! Its disk may hang, and so may the reader of standard error. Once the daemon has threads, one of them writes the log,
+//! so that nothing else hangs with it.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
 
+use bgd_shared::mutex::Mutex;
 use bgd_shared::show;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -15,6 +22,18 @@ const LOG_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The name of the log file in the state directory.
 pub const FILE: &str = "bgd.log";
+
+/// How long a thread waits until its event is written. Normally it is there afterwards, even if the process is killed.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The maximum number of events that wait to be written; further ones are lost.
+const WAITING: usize = 256;
+
+/// The size of the writing thread's stack in bytes.
+const STACK_BYTES: usize = 256 * 1024;
+
+/// The log of this process, once it has one.
+static LOG: OnceLock<Mutex<Log>> = OnceLock::new();
 
 /// Where the log goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,13 +61,31 @@ pub fn start(target: Target, state: &Path) -> io::Result<()> {
     let log = tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_target(false);
     // By default, a failed log write is reported on standard error; if that fails as well, it panics. A failing log
     // must not end the daemon.
-    let log = log.log_internal_errors(false);
+    let log = log.log_internal_errors(false).with_writer(|| Event);
+    let out: Out = match target {
+        Target::Stderr => Box::new(Clean(io::stderr())),
+        Target::File => Box::new(Clean(BoundedLog::open(state.join(FILE))?)),
+    };
+    let _ = LOG.set(Mutex::new(Log { out: Arc::new(Mutex::new(out)), writer: None }));
     match target {
-        Target::Stderr => log.without_time().with_writer(|| Clean(io::stderr())).init(),
-        Target::File => log.with_writer(Mutex::new(Clean(BoundedLog::open(state.join(FILE))?))).init(),
+        Target::Stderr => log.without_time().init(),
+        Target::File => log.init(),
     }
     if let Some(unknown) = unknown {
         tracing::warn!("{unknown}");
+    }
+    Ok(())
+}
+
+/// Starts the thread that writes the log from now on. Must be called after the signals for the daemon were blocked.
+///
+/// # Errors
+/// The system allows no more threads.
+pub fn write_on_thread() -> io::Result<()> {
+    let Some(log) = LOG.get() else { return Ok(()) };
+    let mut log = log.lock();
+    if log.writer.is_none() {
+        log.writer = Some(Writer::start(Arc::clone(&log.out), PATIENCE)?);
     }
     Ok(())
 }
@@ -75,6 +112,88 @@ fn level(chosen: Option<&str>) -> (LevelFilter, Option<String>) {
                  it is info"
             );
             (LevelFilter::INFO, Some(what))
+        }
+    }
+}
+
+/// Where the log is written to.
+type Out = Box<dyn Write + Send>;
+
+struct Log {
+    out: Arc<Mutex<Out>>,
+    writer: Option<Writer>,
+}
+
+/// An event that is about to be written to [`LOG`].
+struct Event;
+
+impl Write for Event {
+    /// Expects a whole event per call, which is how the subscriber writes.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        if let Some(log) = LOG.get() {
+            let mut log = log.lock();
+            match &mut log.writer {
+                Some(writer) => writer.write(event),
+                None => log.out.lock().write_all(event)?,
+            }
+        }
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The thread that writes the log, as others see it.
+struct Writer {
+    events: Sender<Vec<u8>>,
+    /// Receives a message for each event that was written, or failed to be.
+    written: Receiver<()>,
+    waiting: usize,
+    lost: u64,
+    patience: Duration,
+}
+
+impl Writer {
+    /// Starts the thread. It ends when this value is dropped.
+    fn start(out: Arc<Mutex<Out>>, patience: Duration) -> io::Result<Self> {
+        let (events, ordered) = mpsc::channel::<Vec<u8>>();
+        let (says, written) = mpsc::channel();
+        let run = move || {
+            for event in ordered {
+                // A failing log must not end the daemon.
+                let _ = out.lock().write_all(&event);
+                if says.send(()).is_err() {
+                    break;
+                }
+            }
+        };
+        thread::Builder::new().name("log".to_owned()).stack_size(STACK_BYTES).spawn(run)?;
+        Ok(Self { events, written, waiting: 0, lost: 0, patience })
+    }
+
+    /// Has an event written. Waits for that only if none before it is late.
+    fn write(&mut self, event: &[u8]) {
+        self.waiting = self.waiting.saturating_sub(self.written.try_iter().count());
+        if self.waiting >= WAITING {
+            self.lost += 1;
+            return;
+        }
+        let lost = std::mem::take(&mut self.lost);
+        if lost > 0 {
+            self.send(format!("{lost} events are missing here: the log could not be written\n").into_bytes());
+        }
+        self.send(event.to_vec());
+    }
+
+    fn send(&mut self, event: Vec<u8>) {
+        let is_late = self.waiting > 0;
+        // The thread lives as long as this value.
+        let _ = self.events.send(event);
+        self.waiting += 1;
+        if !is_late && self.written.recv_timeout(self.patience).is_ok() {
+            self.waiting -= 1;
         }
     }
 }
@@ -150,6 +269,50 @@ impl Write for BoundedLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A disk that hangs until the sender of `hangs` is dropped.
+    struct HungDisk {
+        hangs: Receiver<()>,
+        written: Sender<Vec<u8>>,
+    }
+
+    impl Write for HungDisk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.hangs.recv();
+            self.written.send(bytes.to_vec()).unwrap();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn r05_events_wait_for_hung_disk_up_to_a_limit_and_hold_up_nobody() {
+        let (hang, hangs) = mpsc::channel();
+        let (says, written) = mpsc::channel();
+        let out: Out = Box::new(HungDisk { hangs, written: says });
+        let mut writer = Writer::start(Arc::new(Mutex::new(out)), Duration::ZERO).unwrap();
+        for number in 0..WAITING + 2 {
+            writer.write(number.to_string().as_bytes());
+        }
+        drop(hang);
+        let next = || String::from_utf8(written.recv_timeout(Duration::from_mins(1)).unwrap()).unwrap();
+        for number in 0..WAITING {
+            assert_eq!(next(), number.to_string());
+        }
+        // The reports about them may still be under way.
+        while writer.waiting > 0 {
+            writer.written.recv_timeout(Duration::from_mins(1)).unwrap();
+            writer.waiting -= 1;
+        }
+        writer.patience = Duration::from_mins(1);
+        writer.write(b"after");
+        assert_eq!(next(), "2 events are missing here: the log could not be written\n");
+        assert_eq!(next(), "after");
+        assert_eq!(writer.waiting, 0, "it was waited for");
+    }
 
     #[test]
     fn log_event_is_one_sanitized_line() {

@@ -10,6 +10,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use bgd_shared::proc;
 
@@ -111,9 +112,10 @@ impl Delegation {
     }
 }
 
-/// Removes the directory for the tasks' cgroups, and undoes the other changes of [`Delegation::prepare`].
-pub fn leave(folder: &Path) {
-    cgroup::remove(folder);
+/// Removes the directory for the tasks' cgroups, and undoes the other changes of [`Delegation::prepare`]. Waits for
+/// processes that have ended to leave it, until the deadline at most.
+pub fn leave(folder: &Path, deadline: Instant) {
+    cgroup::remove_by(folder, deadline);
     if let Some(unit) = folder.parent() {
         undo_accounting(unit, &[std::process::id().cast_signed()]);
     }

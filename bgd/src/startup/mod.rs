@@ -9,6 +9,8 @@ pub mod cgroups;
 mod durable;
 mod failure;
 pub mod instance;
+mod last;
+mod left_behind;
 mod manager;
 mod probe;
 mod running;
@@ -203,7 +205,10 @@ fn start(args: &Args, ready: &mut Ready) -> Result<(), Failure> {
     ready.detach();
     let internal = |error: io::Error| Failure::new(70, error.to_string());
     let runtime = running::runtime().map_err(internal)?;
-    runtime.block_on(live(Life { socket, config, config_path, state, address }, ready))
+    let outcome = runtime.block_on(live(Life { socket, config, config_path, state, address }, ready));
+    // Blocking work of channels may hang.
+    runtime.shutdown_background();
+    outcome
 }
 
 /// The input for starting an instance.
@@ -230,7 +235,8 @@ async fn live(life: Life, ready: &mut Ready) -> Result<(), Failure> {
     let spared = before.as_ref().map(durable::Before::spared).unwrap_or_default();
     let subreapers = before.as_ref().map_or(Vec::new(), |_| spared.subreapers().into_iter().collect());
     let id = before.as_ref().and_then(|before| before.instance.clone()).unwrap_or_else(|| new.clone());
-    let instance = Instance::begin(&state, id, before.is_some(), &spared).map_err(state_unusable(&state))?;
+    let keeps_days = before.as_ref().map(|_| config.history.days);
+    let instance = Instance::begin(&state, id, keeps_days, &spared).map_err(state_unusable(&state))?;
     let (instance, mut note) = record_daemon(instance, &socket, before.is_some());
     instance::sweep_noted(&state, &address.note());
     let keeper = keeper(before.as_ref(), &instance)?;

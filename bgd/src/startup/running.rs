@@ -4,25 +4,24 @@ use std::io;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use bgd_shared::holder::{Note, Phase};
+use bgd_shared::holder::Note;
 use bgd_shared::socket::SocketPath;
-use bgd_shared::text::OsText;
 use bgd_shared::time::Timestamp;
 use bgd_shared::transport::AsyncListener;
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::watch;
 
 use super::address::{self, Address};
-use super::cgroups::{self, apart};
+use super::cgroups::apart;
 use super::failure::{Failure, failed};
 use super::instance::Instance;
+use super::last::Last;
 use super::manager::notify_stopping;
 use crate::carry::{CarriedFds, Obstacle};
 use crate::config::{Config, Durable, TreeMode};
 use crate::dispatcher::Dispatcher;
-use crate::dispatcher::ending::Ending;
 use crate::dispatcher::state::ResourcesState;
 use crate::dispatcher::upgrading::UpgradeContext;
 use crate::exec;
@@ -40,6 +39,7 @@ use crate::exec::threads::workers::Workers;
 use crate::journal::{self, Journal, JournalFile};
 use crate::keeper::client::Keeper;
 use crate::os::clock::Stamp;
+use crate::os::log;
 use crate::os::program::Program;
 use crate::os::wall_clock::WallClock;
 use crate::wire::connection::{Connection, Shared};
@@ -47,12 +47,6 @@ use crate::wire::connections::Connections;
 use crate::wire::mailbox::{self, Internals, Mailbox};
 use crate::wire::server::{self, ServerLimits};
 use crate::wire::status::Identity;
-
-/// How long reads in progress may take at shutdown.
-const LAST_READS: Duration = Duration::from_secs(5);
-
-/// How long the look whether the journal is there may take at shutdown.
-const LAST_LOOK: Duration = Duration::from_secs(1);
 
 /// Creates the runtime of the daemon's first thread. Fails if there are no free file descriptors.
 pub(super) fn runtime() -> io::Result<LocalRuntime> {
@@ -180,6 +174,8 @@ impl Daemon {
 
     pub(super) fn make_durable(&mut self, journal: Journal, warning: Option<String>) {
         self.journal = journal.file().cloned();
+        let warnings: Vec<String> = warning.into_iter().chain(self.instance.unknown.clone()).collect();
+        let warning = (!warnings.is_empty()).then(|| warnings.join("; "));
         self.dispatcher.make_durable(journal, warning, apart::can_leave(self.cgroup.as_deref()));
     }
 
@@ -216,23 +212,9 @@ impl Daemon {
         };
 
         leaving.send_replace(true);
-        let mut address = keeping.await.map_err(|error| Failure::new(70, error.to_string()))?;
-        let missing_journal = missing_path(self.journal, &self.workers).await;
-        let note = Note { phase: Phase::Ending, left: ending.leaves_any(), missing_journal, ..note };
-        // Clients find one or the other, and must not mistake this daemon for one that has lost its socket.
-        instance.write_note(note.clone());
-        address.write_note(note);
-        address.leave();
-        // Responses being read from output files are still sent.
-        if tokio::time::timeout(LAST_READS, self.workers.drain()).await.is_err() {
-            tracing::warn!("a disk does not answer: pending reads and removals are skipped");
-        }
-        end_all((&self.strays, self.keeper), &ending, &instance, &mut address);
-        if let Some(cgroup) = self.cgroup.filter(|_| ending.left().is_empty()) {
-            cgroups::leave(&cgroup);
-        }
-        // The end of the last connection is a signal that the next daemon may be started.
-        drop(address);
+        let address = keeping.await.map_err(|error| Failure::new(70, error.to_string()))?;
+        let last = Last { address, instance, cgroup: self.cgroup, strays: self.strays, keeper: self.keeper };
+        last.take(ending, note, self.journal, &self.workers).await;
         closing.send_replace(true);
         let _ = server.await;
         tracing::info!("ended");
@@ -309,34 +291,6 @@ fn elsewhere(config: &Config, context: &Context, state: &Path, name: &str) -> El
     }
 }
 
-/// Returns the path of the journal's file if it is not there. `None` if its disk does not respond.
-async fn missing_path(journal: Option<JournalFile>, workers: &Workers) -> Option<OsText> {
-    let journal = journal?;
-    let look = workers.look(move || journal.missing_path().map(|path| OsText::from(path.as_os_str())));
-    tokio::time::timeout(LAST_LOOK, look).await.ok()??
-}
-
-/// Kills the remaining processes of tasks. If that succeeds, removes the instance, so that the next daemon has nothing
-/// to clean up. The keeper ends by itself once it holds nothing.
-fn end_all(
-    (strays, keeper): (&Strays, Option<Arc<Keeper>>),
-    ending: &Ending,
-    instance: &Instance,
-    address: &mut Address,
-) {
-    let keeper = keeper.map(|keeper| keeper.socket().pid);
-    if strays.end(ending.is_urgent(), (ending.left(), keeper), &instance.output()) {
-        instance.end();
-        let Note { instance, durable, left, missing_journal, .. } = address.note();
-        // By its ID, clients recognize that the next daemon continues its tasks.
-        let instance = if durable { instance } else { String::new() };
-        let phase = Phase::Ending;
-        address.write_note(Note { phase, instance, durable, left, missing_journal, ..Note::default() });
-    } else {
-        tracing::warn!("some processes do not end; the next daemon will try again");
-    }
-}
-
 fn start_executors(resources: &Resources, facts: Facts) -> Result<(Local, Context), Failure> {
     let Resources { config, instance, socket, cgroup, nofile, marks, keeper, subreapers, .. } = resources;
     if let Some(keeper) = keeper {
@@ -357,7 +311,8 @@ fn start_executors(resources: &Resources, facts: Facts) -> Result<(Local, Contex
     renew();
     let life = Arc::clone(instance);
     let restore = move || life.restore().inspect(|()| renew());
-    let workers = Workers::start().map_err(failed("cannot start threads"))?;
+    let workers = log::write_on_thread().and_then(|()| Workers::start());
+    let workers = workers.map_err(failed("cannot start threads"))?;
     let folder = OutputFolder::kept(instance.output(), restore).map_err(failed("the output folder"))?;
     let folder = Arc::new(folder);
     let settings = SpawnSettings {

@@ -113,7 +113,7 @@ fn take_over(args: &Args, mut file: File) -> Result<(), Failure> {
         Ok(runtime) => runtime,
         Err(error) => return Err(given_up(guard, internal(&error.to_string()))),
     };
-    runtime.block_on(async {
+    let outcome = runtime.block_on(async {
         let built = catch_unwind(AssertUnwindSafe(|| build(args, &head, &mut file)));
         let built = match built {
             Ok(Ok(built)) => built,
@@ -127,7 +127,10 @@ fn take_over(args: &Args, mut file: File) -> Result<(), Failure> {
         let _ = file.set_len(0);
         drop(file);
         Box::pin(built.commit(args.refused.clone())).await
-    })
+    });
+    // Blocking work of channels may hang.
+    runtime.shutdown_background();
+    outcome
 }
 
 fn internal(what: &str) -> Failure {

@@ -220,7 +220,7 @@ pub fn bgd() -> String {
             "SIGTERM, SIGINT",
             "Cancel every task, with a grace period of `grace.cancel`, and stop the daemon when all have ended. A \
              durable daemon cancels only foreground jobs and leaves the rest to the next one. A second signal kills at \
-             once what is being cancelled, and stops the daemon within 2 s.",
+             once what is being cancelled, and stops the daemon within 10 s.",
         ),
         ("SIGHUP", "Reloads the configuration, like `bgctl daemon reload`."),
         (

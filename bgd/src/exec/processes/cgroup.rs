@@ -82,7 +82,12 @@ const EMPTYING: Duration = Duration::from_secs(5);
 /// Removes a cgroup whose processes have ended, with those nested in it. An ended process stays in its cgroup for
 /// another moment, so this waits until the kernel reports the cgroup empty; call it on a worker.
 pub fn remove(cgroup: &Path) {
-    if let Err(error) = until_empty(cgroup, Instant::now() + EMPTYING) {
+    remove_by(cgroup, Instant::now() + EMPTYING);
+}
+
+/// Like [`remove`], but waits until this deadline at most.
+pub fn remove_by(cgroup: &Path, deadline: Instant) {
+    if let Err(error) = until_empty(cgroup, deadline) {
         tracing::debug!(cgroup = %cgroup.display(), %error, "cgroup can't be watched");
     }
     remove_empty_cgroup(cgroup);

@@ -261,6 +261,15 @@ impl Workers {
         self.0.trees.run(walk).await
     }
 
+    /// Runs the daemon's last steps, on a thread that no disk has blocked before. `None` if they panicked. They may
+    /// hang nevertheless: set a deadline.
+    pub async fn last_steps<T: Send + 'static>(
+        &self,
+        steps: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        self.0.trees.run(steps).await
+    }
+
     /// Runs a look at a disk once a place is free, and returns its result; `None` if it panicked. Waits as long as the
     /// disk does: set a deadline.
     pub async fn look<T: Send + 'static>(&self, look: impl FnOnce() -> T + Send + 'static) -> Option<T> {

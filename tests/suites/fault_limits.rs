@@ -35,6 +35,7 @@ fn all_begun(
             Status::Failed => {
                 let error = task.error.unwrap();
                 assert!(error.contains("no file descriptors left (RLIMIT_NOFILE of the daemon)"), "{error}");
+                assert!(error.contains("`ulimit -Hn`") && error.contains("fewer slots"), "{error}");
             }
             other => panic!("{id} is {other}"),
         }
@@ -145,7 +146,7 @@ fn refused_fork_fails_only_its_task_as_root() {
     let programs = Programs::copy();
     as_user(unused_uid(), || {
         // The limit counts processes and threads of the user: those of the daemon, this thread, and a few more.
-        let prelude = format!("prlimit --nproc=20 --pid $$\n{}", programs.exec());
+        let prelude = format!("prlimit --nproc=21 --pid $$\n{}", programs.exec());
         let daemon = TestDaemon::builder().config(MANY).prelude(prelude).start();
         let mut watch = daemon.watch();
         let mut running = Vec::new();

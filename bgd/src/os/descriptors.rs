@@ -56,3 +56,18 @@ pub fn are_reserved(open: &impl AsFd, user: User) -> bool {
 
 /// The error text when no descriptors are left.
 pub const NONE_LEFT: &str = "no file descriptors left (RLIMIT_NOFILE of the daemon)";
+
+/// The error text of a task that can't start because no descriptors are left for it: nobody else can give a hint.
+pub const NONE_LEFT_FOR_TASK: &str = "no file descriptors left (RLIMIT_NOFILE of the daemon): restart the daemon where \
+                                      `ulimit -Hn` shows more (LimitNOFILE= in a systemd unit), or give its groups \
+                                      fewer slots";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn task_without_descriptors_is_explained_like_a_client_and_with_advice() {
+        assert!(NONE_LEFT_FOR_TASK.starts_with(NONE_LEFT));
+    }
+}

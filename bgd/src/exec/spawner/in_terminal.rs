@@ -134,7 +134,7 @@ fn open_pty(size: TerminalSize) -> Result<Pty, SpawnFailure> {
             _ => format!("cannot create its terminal: {}", describe_error(&error)),
         })?;
     if descriptors::are_reserved(&pty.slave, descriptors::User::Task) {
-        return Err(descriptors::NONE_LEFT.into());
+        return Err(descriptors::NONE_LEFT_FOR_TASK.into());
     }
     Ok(pty)
 }

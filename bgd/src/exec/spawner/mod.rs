@@ -312,7 +312,7 @@ impl Common {
                 format!("cannot create its output in {}: {}", folder.path().display(), describe_error(&error))
             })?;
             let is_kept_back = descriptors::are_reserved(&file, descriptors::User::Task);
-            if is_kept_back { Err(descriptors::NONE_LEFT.into()) } else { Ok(file) }
+            if is_kept_back { Err(descriptors::NONE_LEFT_FOR_TASK.into()) } else { Ok(file) }
         };
         let out = create(Stream::Stdout)?;
         let err = if spec.split { Some(create(Stream::Stderr)?) } else { None };
@@ -494,7 +494,7 @@ fn set_blocking(fd: &OwnedFd) -> nix::Result<()> {
 /// Describes a system error, naming the limit that was reached.
 fn describe_error(error: &io::Error) -> String {
     match error.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::EMFILE) => descriptors::NONE_LEFT.to_owned(),
+        Some(Errno::EMFILE) => descriptors::NONE_LEFT_FOR_TASK.to_owned(),
         Some(Errno::ENFILE) => "the whole system has no file descriptors left".to_owned(),
         Some(Errno::ENOSPC) => "no space is left on the disk".to_owned(),
         Some(Errno::EDQUOT) => "the disk quota is used up".to_owned(),
@@ -511,7 +511,7 @@ fn explain(spec: &Spec, error: SpawnError) -> SpawnFailure {
         (Stage::Clone, Errno::EAGAIN) => {
             "no more processes are allowed (RLIMIT_NPROC, or the system's limit)".to_owned()
         }
-        (Stage::Clone, Errno::EMFILE) => descriptors::NONE_LEFT.to_owned(),
+        (Stage::Clone, Errno::EMFILE) => descriptors::NONE_LEFT_FOR_TASK.to_owned(),
         (Stage::Clone, _) => format!("cannot create a process: {why}"),
         (Stage::Session, _) => format!("cannot create a session: {why}"),
         (Stage::Terminal, _) => format!("cannot take its terminal: {why}"),

@@ -288,8 +288,13 @@ pub enum CoreError {
     BeingCleared(TaskId),
     /// The resume was cancelled before the agent received the prompt.
     Withdrawn(TaskId),
-    /// The agent refused the prompt: for example, the conversation never had an id or is forgotten, or the agent can't
-    /// be reached.
+    /// The conversation has no id, so it can't be continued.
+    NoSession {
+        id: TaskId,
+        /// Whether its turn completed, and was not cut short.
+        is_complete: bool,
+    },
+    /// The agent refused the prompt: for example, the conversation is forgotten, or the agent can't be reached.
     Refused(TaskId, Box<Refusal>),
     /// The agent is not, or no longer, asking this question. Contains the requested question and the next pending one,
     /// if any.
@@ -337,6 +342,8 @@ pub enum OrderError {
     DefaultGroup,
     /// The task wants more slots than its group has.
     TooManySlots {
+        /// The task to be run again, as one of several.
+        task: Option<TaskId>,
         wanted: u32,
         group: Arc<str>,
         /// How many slots the group has.

@@ -29,6 +29,9 @@ pub struct Elsewhere {
     pub id: Option<Box<str>>,
     /// Why it waits there.
     pub reason: Option<Box<str>>,
+    /// The previous host of its machine if it waits for the end of the tasks there, and so was never submitted.
+    #[serde(default)]
+    pub awaits: Option<Box<str>>,
     /// Since when the place can't be queried, and why.
     pub unknown: Option<(Timestamp, Box<str>)>,
     /// The operation that the place refused last, and why.
@@ -59,6 +62,7 @@ impl Elsewhere {
         let Self {
             id,
             reason,
+            awaits: _,
             unknown,
             refused,
             requeued,
@@ -80,7 +84,8 @@ impl Elsewhere {
     /// Returns the size of its texts.
     pub fn text_bytes(&self) -> usize {
         let unknown = self.unknown.as_ref().map(|(_, why)| why.len());
-        let texts = [&self.id, &self.reason, &self.refused].into_iter().flatten().map(|text| text.len());
+        let texts = [&self.id, &self.reason, &self.awaits, &self.refused];
+        let texts = texts.into_iter().flatten().map(|text| text.len());
         let submission = self.submission.as_ref().map(|(key, _)| key.len());
         texts.chain(unknown).chain(submission).sum()
     }

@@ -7,7 +7,7 @@ use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::elsewhere::Cause;
-use super::plan::{AttemptError, EndedTask};
+use super::plan::{AttemptError, EndedTask, Need};
 use super::time::Mono;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +63,7 @@ impl Outcome {
             Self::Completed | Self::Failed(Failure::Interrupted(_)) => true,
             Self::Failed(
                 Failure::Spawn(_)
+                | Failure::Unstartable(_)
                 | Failure::Exit
                 | Failure::Agent(_)
                 | Failure::CrashLoop { .. }
@@ -89,6 +90,8 @@ impl Outcome {
 pub enum Failure {
     /// Its process could not be started.
     Spawn(Box<SpawnFailure>),
+    /// It could not start, as something that it needs was lost.
+    Unstartable(Need),
     /// Its process exited unsuccessfully by itself; see [`Finished::exit`].
     Exit,
     /// Its agent refused the prompt or ended the turn with this error.
@@ -125,7 +128,7 @@ impl Failure {
     /// Returns the size of its texts.
     pub fn text_bytes(&self) -> usize {
         match self {
-            Self::Exit | Self::NotReady { .. } => 0,
+            Self::Unstartable(_) | Self::Exit | Self::NotReady { .. } => 0,
             Self::CrashLoop { error, .. } => error.as_deref().map_or(0, AttemptError::text_bytes),
             Self::Spawn(failure) => failure.message.len(),
             Self::Agent(text) | Self::Interrupted(text) => text.len(),

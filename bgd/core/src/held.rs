@@ -177,7 +177,7 @@ impl Failure {
     /// Returns its cost beyond its inline size in the task.
     fn own_bytes(&self) -> usize {
         match self {
-            Self::Exit | Self::NotReady { .. } => 0,
+            Self::Unstartable(_) | Self::Exit | Self::NotReady { .. } => 0,
             Self::CrashLoop { error, .. } => {
                 error.as_ref().map_or(0, |error| size_of::<AttemptError>() + error.text_bytes())
             }

@@ -24,7 +24,7 @@ use super::filter::Filter;
 use super::group::GroupSettings;
 use super::limits::CoreLimits;
 use super::plan::Rule;
-use super::task::{Outcome, SpawnFailure, Spec};
+use super::task::{SpawnFailure, Spec};
 
 /// Everything that can happen to the core, except the passing of time.
 #[derive(Clone, Debug)]
@@ -381,23 +381,6 @@ impl Refusal {
         self.hint = Some(hint.into());
         self
     }
-
-    /// Creates the refusal to continue a conversation that has no id, after a turn that ended like this.
-    pub fn without_session(outcome: &Outcome) -> Self {
-        let (message, hint) = if *outcome == Outcome::Completed {
-            (
-                "the conversation has no id: its agent gave none",
-                "submit a new task; a template agent gives ids only with `session` and `resume` in [agents.NAME], and \
-                 only if its output has one where `session` points: bgd-config(5)",
-            )
-        } else {
-            (
-                "the conversation has no id: its turn was cut short before the agent gave one",
-                "submit a new task",
-            )
-        };
-        Self::new(ErrorKind::SessionExpired, message).hint(hint)
-    }
 }
 
 /// An observation of an executor.
@@ -549,6 +532,13 @@ pub enum PlaceFact {
     /// The run waits there.
     Waiting {
         /// The reason, in the words of that place.
+        reason: Box<str>,
+    },
+    /// The run was not submitted: it waits for the end of the tasks on the previous host of its machine.
+    Unsent {
+        /// The name of that host.
+        awaits: Box<str>,
+        /// The reason, for people.
         reason: Box<str>,
     },
     /// The run has started there. Reported again if the time becomes known later.

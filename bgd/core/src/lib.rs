@@ -31,6 +31,7 @@ mod notice;
 mod ordinal;
 mod owners;
 mod plan;
+mod portions;
 mod query;
 mod queue;
 mod queue_place;
@@ -66,7 +67,7 @@ pub use limits::CoreLimits;
 pub use machine::Core;
 pub use notice::{Delivery, Item, Notice, Tried};
 pub use plan::{
-    Attempt, AttemptError, Dependency, EndReason, EndedTask, NotBefore, Plan, Repetition, Rule, draw,
+    Attempt, AttemptError, Dependency, EndReason, EndedTask, Need, NotBefore, Plan, Repetition, Rule, draw,
 };
 pub use query::{ListQuery, Page, SEARCH_BYTES, Text};
 pub use registry::CANDIDATES;

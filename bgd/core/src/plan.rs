@@ -280,8 +280,10 @@ const fn judge(condition: Condition, became: DependencyStatus) -> Verdict {
         (condition, DependencyStatus::Ended(ended)) => {
             let is_met = match condition {
                 Condition::Ok => matches!(ended.status, Status::Completed),
-                Condition::Fail => ended.has_begun && matches!(ended.status, Status::Failed),
-                Condition::Any | Condition::Start => ended.has_begun,
+                Condition::Fail => matches!(ended.status, Status::Failed),
+                // A task that could not be started has failed; one cancelled while it was pending has done nothing.
+                Condition::Any => ended.has_begun || matches!(ended.status, Status::Failed),
+                Condition::Start => ended.has_begun,
                 Condition::Ready => ended.was_ready,
             };
             if is_met { Verdict::Met } else { Verdict::Never(ended) }
@@ -381,15 +383,29 @@ impl Attempt {
     }
 }
 
+/// Upper bound for the fixed wording of an attempt's error, in bytes.
+const WORDING_BYTES: usize = 64;
+
 impl AttemptError {
     /// Returns the size of its text.
     pub fn text_bytes(&self) -> usize {
         match self {
             Self::Agent(text) | Self::Spawn(text) => text.len(),
+            Self::Interrupted(text) => WORDING_BYTES + text.len(),
+            Self::Unstartable(_) => WORDING_BYTES,
             Self::NotReady { .. } => 0,
             Self::Elsewhere { message, .. } => message.len(),
         }
     }
+}
+
+/// What a pending task needs to start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Need {
+    /// A task that it depends on, which was lost with a damaged journal.
+    Dependency,
+    /// The descriptors sent with it, which were lost with the previous daemon.
+    Descriptors,
 }
 
 /// Why an attempt failed.
@@ -397,8 +413,12 @@ impl AttemptError {
 pub enum AttemptError {
     /// The agent's error.
     Agent(Box<str>),
+    /// Why its agent's turn was cut short.
+    Interrupted(Box<str>),
     /// Why it could not be started.
     Spawn(Box<str>),
+    /// It could not start without this.
+    Unstartable(Need),
     /// It was not ready in time.
     NotReady {
         /// The time it had to become ready, in milliseconds.

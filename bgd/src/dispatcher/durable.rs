@@ -20,7 +20,7 @@ use crate::core::durable::{Kept, TaskRow};
 use crate::core::{Begin, Core, Effect, Fact, Input, Ordinal, Reply, ReplyTo, Request, State, Task};
 use crate::exec::left::{Ended, HeldRun, Resumed};
 use crate::exec::messages::Inherited;
-use crate::journal::{Journal, Recorded};
+use crate::journal::{Journal, Recorded, Trouble};
 use crate::keeper::Key;
 use crate::os::clock::Stamp;
 use crate::os::signals;
@@ -414,8 +414,15 @@ impl Dispatcher {
     }
 
     pub(super) fn trouble_words(&self) -> String {
-        let trouble = self.durable.as_ref().and_then(|durable| durable.trouble.as_deref());
-        format!("the journal can't be written: {}", trouble.unwrap_or("the reason is unknown"))
+        let trouble = self.durable.as_ref().and_then(|durable| durable.trouble.as_ref());
+        let why = trouble.map_or_else(|| "the reason is unknown".to_owned(), Trouble::to_string);
+        format!("the journal can't be written: {why}")
+    }
+
+    /// Returns why what is done now is not in the journal; `None` if it is, or if there is no journal.
+    pub(super) fn unrecorded(&self) -> Option<String> {
+        let is_written = self.durable.as_ref().is_none_or(|durable| durable.is_written);
+        (!is_written).then(|| self.trouble_words())
     }
 
     /// Returns the error for a submission while the journal can't be written; `None` if it can.

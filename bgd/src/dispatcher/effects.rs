@@ -64,7 +64,8 @@ impl Dispatcher {
                     let Some((answer, shape)) = self.pending.remove(&to) else { continue };
                     match reply {
                         Reply::Cleared { cleared, tasks: _ } => {
-                            clears.push((answer, Clear::Tasks(ClearResult { cleared })));
+                            let unrecorded = self.unrecorded().filter(|_| cleared > 0);
+                            clears.push((answer, Clear::Tasks(ClearResult { cleared, unrecorded })));
                         }
                         Reply::SessionEnded { cancelled, cleared, tasks: _ } => {
                             let result = SessionEndResult { cancelled, cleared };

@@ -16,6 +16,7 @@ mod memory;
 mod notices;
 mod observers;
 mod recording;
+mod removals;
 mod shutdown;
 pub mod state;
 mod submissions;
@@ -31,11 +32,13 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bgd_shared::id::TaskId;
+use bgd_shared::mutex::Mutex;
 use bgd_shared::request::{ClearResult, GroupListResult, SessionEndResult};
 
 use self::ending::Ending;
 use self::memory::FreedMemory;
 use self::recording::Durable;
+use self::removals::Removals;
 use self::state::Shape;
 use self::upgrading::{Upgrade, UpgradeContext};
 use crate::agents::Agents;
@@ -116,6 +119,8 @@ pub struct Dispatcher {
     /// Callers that reported the exit of a handed-over process, until the end is known.
     exits: HashMap<TaskId, Vec<Answer>>,
     freed: FreedMemory,
+    /// Removals of outputs under way, and the answers that wait for them.
+    removals: Arc<Mutex<Removals<(Answer, Clear)>>>,
     clock: Clock,
     epoch: Instant,
     ended: bool,
@@ -168,6 +173,7 @@ impl Dispatcher {
             inherited: HashMap::new(),
             exits: HashMap::new(),
             freed: FreedMemory::default(),
+            removals: Arc::default(),
             clock: Clock::default(),
             epoch: Clock::default().now(),
             ended: false,

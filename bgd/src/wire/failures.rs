@@ -8,7 +8,7 @@ use bgd_shared::show;
 use bgd_shared::task::{Exit, Status};
 
 use crate::core::{
-    Attempt, AttemptError, Cause, EndReason, EndedTask, Failure, Finished, Outcome, StopReason, Task,
+    Attempt, AttemptError, Cause, EndReason, EndedTask, Failure, Finished, Need, Outcome, StopReason, Task,
 };
 
 /// Returns why a task failed or was cancelled, in a sentence. `None` if it did neither, or a user cancelled it.
@@ -38,14 +38,13 @@ fn failure(finished: &Finished) -> Option<WireFailure> {
         Failure::Exit => of_exit(finished.exit.as_ref()),
         Failure::CrashLoop { ends, error } => crash_loop(*ends, error.as_deref(), finished.exit.as_ref()),
         Failure::Agent(message) => WireFailure::new(FailureKind::Agent, &**message),
-        Failure::Interrupted(why) => {
-            WireFailure::new(FailureKind::Interrupted, format!("interrupted: {why}"))
-        }
+        Failure::Interrupted(why) => WireFailure::new(FailureKind::Interrupted, interrupted(why)),
         Failure::Spawn(spawn) => WireFailure {
             errno: spawn.errno,
             code: spawn.code,
             ..WireFailure::new(FailureKind::Spawn, &*spawn.message)
         },
+        Failure::Unstartable(need) => WireFailure::new(FailureKind::Spawn, without(*need)),
         Failure::Elsewhere { cause, message } => WireFailure::new(kind(*cause), &**message),
         Failure::NotReady { limit_ms } => WireFailure::new(FailureKind::Timeout, not_ready(*limit_ms)),
         Failure::TimedOut { limit_ms, last_words } => {
@@ -77,7 +76,9 @@ fn crash_loop(ends: u32, error: Option<&AttemptError>, exit: Option<&Exit>) -> W
 fn of_attempt_error(error: &AttemptError) -> WireFailure {
     match error {
         AttemptError::Agent(text) => WireFailure::new(FailureKind::Agent, &**text),
+        AttemptError::Interrupted(why) => WireFailure::new(FailureKind::Agent, interrupted(why)),
         AttemptError::Spawn(text) => WireFailure::new(FailureKind::Spawn, &**text),
+        AttemptError::Unstartable(need) => WireFailure::new(FailureKind::Spawn, without(*need)),
         AttemptError::Elsewhere { cause, message } => WireFailure::new(kind(*cause), &**message),
         AttemptError::NotReady { limit_ms } => WireFailure::new(FailureKind::Timeout, not_ready(*limit_ms)),
     }
@@ -90,6 +91,18 @@ const fn kind(cause: Cause) -> FailureKind {
         Cause::Node => FailureKind::Node,
         Cause::Lost => FailureKind::Lost,
         Cause::Other => FailureKind::Unknown,
+    }
+}
+
+fn interrupted(why: &str) -> String {
+    format!("interrupted: {why}")
+}
+
+/// Returns why a task could not start.
+const fn without(need: Need) -> &'static str {
+    match need {
+        Need::Dependency => "a task it depends on was lost with a damaged journal",
+        Need::Descriptors => "the descriptors sent with it were lost with the previous daemon",
     }
 }
 
@@ -145,7 +158,7 @@ fn dependency(condition: Condition, ended: EndedTask) -> String {
     };
     let wanted = match condition {
         Condition::Ok => "complete",
-        // Its end would have been enough, had it started: "but had to end first" would puzzle.
+        // It has ended, but did nothing: "but had to end first" would puzzle.
         Condition::Any => return format!("task {task} {how}, so the condition `any` can't be met"),
         Condition::Fail => "fail",
         Condition::Start => "start",

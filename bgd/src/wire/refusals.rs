@@ -52,6 +52,7 @@ pub fn of_core(error: CoreError) -> RpcError {
             ErrorKind::NotResumable,
             format!("the resume of task {id} was cancelled before the agent got the prompt"),
         ),
+        CoreError::NoSession { id, is_complete } => no_session(id, is_complete),
         CoreError::Refused(id, refusal) => {
             let Refusal { kind, message, hint } = *refusal;
             let mut error = RpcError::new(kind, format!("task {id} can't be resumed: {message}"));
@@ -86,6 +87,20 @@ fn no_agent(id: TaskId) -> RpcError {
     RpcError::new(ErrorKind::NotResumable, message).hint("submit a new task")
 }
 
+fn no_session(id: TaskId, is_complete: bool) -> RpcError {
+    let (why, hint) = if is_complete {
+        (
+            "its agent gave none",
+            "submit a new task; a template agent gives ids only with `session` and `resume` in [agents.NAME], and only \
+             if its output has one where `session` points: bgd-config(5)",
+        )
+    } else {
+        ("its turn was cut short before the agent gave one", "submit a new task")
+    };
+    let message = format!("task {id} can't be resumed: the conversation has no id: {why}");
+    RpcError::new(ErrorKind::SessionExpired, message).hint(hint)
+}
+
 fn torn(batch: TaskId) -> RpcError {
     let message = format!(
         "only some tasks of batch {batch} are left, as the journal could not be written or was damaged"
@@ -113,11 +128,12 @@ fn of_order(error: &OrderError) -> RpcError {
             RpcError::new(ErrorKind::InvalidParams, "the group `default` can't be removed")
                 .hint("`bgctl group pause default` starts none of its tasks")
         }
-        OrderError::TooManySlots { wanted, group, slots } => RpcError::new(
-            ErrorKind::InvalidParams,
-            format!("group {group} has {}, but the task takes {wanted}", count(*slots, "slot")),
-        )
-        .hint(format!("`bgctl group set {group} --slots {wanted}` gives it more")),
+        OrderError::TooManySlots { task, wanted, group, slots } => {
+            let task = task.map_or_else(|| "the task".to_owned(), |id| format!("task {id}"));
+            let message = format!("group {group} has {}, but {task} takes {wanted}", count(*slots, "slot"));
+            RpcError::new(ErrorKind::InvalidParams, message)
+                .hint(format!("`bgctl group set {group} --slots {wanted}` gives it more"))
+        }
         OrderError::LargeBatch { wanted, room } => RpcError::new(
             ErrorKind::RegistryFull,
             format!(

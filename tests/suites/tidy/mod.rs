@@ -7,6 +7,7 @@ mod guide;
 mod names;
 mod numbers;
 mod source;
+mod speech;
 
 use std::collections::BTreeSet;
 use std::fs;

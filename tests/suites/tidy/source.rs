@@ -19,10 +19,12 @@ pub struct Source {
     pub words: Vec<Word>,
 }
 
-/// A token: an identifier, a punctuation character or a bracket. Literals have an empty text, because no rule looks
-/// into them.
+/// A token: an identifier, a punctuation character, a bracket or a literal.
 pub struct Word {
+    /// Its text; empty for a literal, because most rules do not look into them.
     pub text: String,
+    /// The literal as it is written; otherwise empty.
+    pub literal: String,
     /// The line it is on, from 1.
     pub line: usize,
     /// Whether it belongs to a test.
@@ -82,7 +84,10 @@ fn flatten(tokens: TokenStream, in_test: bool, words: &mut Vec<Word>) {
             TokenTree::Punct(punct) => {
                 words.push(word(&punct.as_char().to_string(), line, in_test || test_item));
             }
-            TokenTree::Literal(_) => words.push(word("", line, in_test || test_item)),
+            TokenTree::Literal(literal) => {
+                let word = word("", line, in_test || test_item);
+                words.push(Word { literal: literal.to_string(), ..word });
+            }
             TokenTree::Group(group) => {
                 let (open, close) = match group.delimiter() {
                     Delimiter::Parenthesis => ("(", ")"),
@@ -109,7 +114,7 @@ fn flatten(tokens: TokenStream, in_test: bool, words: &mut Vec<Word>) {
 }
 
 fn word(text: &str, line: usize, in_test: bool) -> Word {
-    Word { text: text.to_owned(), line, in_test }
+    Word { text: text.to_owned(), literal: String::new(), line, in_test }
 }
 
 impl Source {

@@ -46,7 +46,8 @@ impl Core {
             return Err(CoreError::NoAgent(id));
         };
         let Some(session) = agent.session.clone() else {
-            return Err(CoreError::Refused(id, Box::new(Refusal::without_session(&finished.outcome))));
+            let is_complete = finished.outcome == Outcome::Completed;
+            return Err(CoreError::NoSession { id, is_complete });
         };
         let settings = if settings.is_empty() {
             Arc::clone(&agent.settings)

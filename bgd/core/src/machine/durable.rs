@@ -19,7 +19,7 @@ use crate::elsewhere::Cause;
 use crate::group::GroupSettings;
 use crate::known::{KnownRun, KnownStop, UsagePending};
 use crate::limits::CoreLimits;
-use crate::plan::Plan;
+use crate::plan::{Need, Plan};
 use crate::queue::Standing;
 use crate::registry::SeenValues;
 use crate::room::GivesWay;
@@ -380,8 +380,7 @@ impl Core {
 
     /// Ends a pending task that waits for a task lost from a damaged journal.
     pub(super) fn end_after_lost(&mut self, now: Now, ordinal: Ordinal) {
-        let why = "a task it depends on was lost with a damaged journal";
-        let failed = Failure::Spawn(Box::new(why.into()));
+        let failed = Failure::Unstartable(Need::Dependency);
         self.end(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)));
     }
 
@@ -392,8 +391,7 @@ impl Core {
         };
         let tasks = self.registry.iter().filter(|(_, task)| needs(task));
         for ordinal in tasks.map(|(ordinal, _)| ordinal).collect::<Vec<_>>() {
-            let why = "the descriptors sent with it were lost with the previous daemon";
-            let failed = Failure::Spawn(Box::new(why.into()));
+            let failed = Failure::Unstartable(Need::Descriptors);
             self.end(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)));
         }
     }

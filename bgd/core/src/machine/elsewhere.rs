@@ -21,10 +21,15 @@ impl Core {
     pub(super) fn elsewhere(&mut self, now: Now, ordinal: Ordinal, fact: PlaceFact) {
         match fact {
             PlaceFact::Submitting { key, index } => self.submitting(ordinal, key, index),
-            PlaceFact::Accepted { id } => self.change_elsewhere(now, ordinal, |known| known.id = Some(id)),
-            PlaceFact::Waiting { reason } => {
-                self.change_elsewhere(now, ordinal, |known| known.reason = Some(reason));
-            }
+            PlaceFact::Accepted { id } => self.change_elsewhere(now, ordinal, |known| {
+                (known.id, known.awaits) = (Some(id), None);
+            }),
+            PlaceFact::Waiting { reason } => self.change_elsewhere(now, ordinal, |known| {
+                (known.reason, known.awaits) = (Some(reason), None);
+            }),
+            PlaceFact::Unsent { awaits, reason } => self.change_elsewhere(now, ordinal, |known| {
+                (known.reason, known.awaits) = (Some(reason), Some(awaits));
+            }),
             PlaceFact::Unknown { why } => self.change_elsewhere(now, ordinal, |known| {
                 let since = known.unknown.as_ref().map_or(now.wall, |(since, _)| *since);
                 known.unknown = Some((since, why));

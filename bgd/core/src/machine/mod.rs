@@ -11,6 +11,7 @@ mod facts;
 mod foreground;
 mod notices;
 mod pause;
+mod portions;
 mod ready;
 mod requests;
 mod rerun;
@@ -32,7 +33,7 @@ use bgd_shared::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::batch::Batches;
-use super::caller::ReplyTo;
+use super::caller::{Asker, ReplyTo};
 use super::effect::{Begin, CoreError, Effect, Reply, RunPlace};
 use super::group::GroupSettings;
 use super::inbox::{InboxWaitId, Inboxes};
@@ -40,6 +41,7 @@ use super::input::{Input, Selection};
 use super::limits::CoreLimits;
 use super::owners::Owners;
 use super::plan::{DependencyStatus, NotBefore};
+use super::portions::Portions;
 use super::query::{ListQuery, Page};
 use super::queue::{Queue, Standing, Starts};
 use super::registry::Registry;
@@ -96,6 +98,9 @@ pub struct Core {
     /// Whether the history has to give way to a request.
     #[serde(default)]
     gives_way: GivesWay,
+    /// Work on many tasks that is done in portions.
+    #[serde(default)]
+    portions: Portions,
     /// State changes of tasks in this step whose dependents are still to be judged.
     #[serde(skip)]
     became: VecDeque<(Ordinal, DependencyStatus)>,
@@ -124,14 +129,6 @@ pub struct Core {
     asker: Option<Asker>,
 }
 
-/// A client that requested the end of tasks.
-#[derive(Clone, Copy, Debug)]
-struct Asker {
-    client: u64,
-    /// Whether the tasks are removed, too.
-    removes: bool,
-}
-
 impl Core {
     /// Creates a core without tasks, with the configured groups.
     pub fn new(limits: CoreLimits, groups: BTreeMap<Arc<str>, GroupSettings>) -> Self {
@@ -152,6 +149,7 @@ impl Core {
             phase: Phase::Open,
             holds_starts: false,
             gives_way: GivesWay::default(),
+            portions: Portions::default(),
             became: VecDeque::new(),
             failed_batches: Vec::new(),
             postponed: Vec::new(),
@@ -169,7 +167,8 @@ impl Core {
     /// Handles an input. Returns the effects to carry out.
     #[must_use]
     pub fn handle(&mut self, now: Now, input: Input) -> Vec<Effect> {
-        // Not with facts: however many there are, a batch must not enter faster than its steps can be persisted.
+        // Not with facts: however many there are, a batch must not enter faster than its steps can be persisted, nor many
+        // tasks end or go.
         let adds = matches!(input, Input::Request { .. } | Input::Continue);
         match input {
             Input::Request { to, request } => self.request(now, to, request),
@@ -187,6 +186,8 @@ impl Core {
         }
         self.propagate(now);
         if adds {
+            self.do_portion(now);
+            self.propagate(now);
             // Only now, as a task that the batch comes after may have just been removed.
             self.add_next_members(now);
             self.propagate(now);
@@ -289,7 +290,7 @@ impl Core {
 
     /// Reports whether work was put off so as not to delay other inputs. [`Input::Continue`] does the next part of it.
     pub fn has_more(&self) -> bool {
-        !self.batches.entering.is_empty() || self.has_too_much_history()
+        !self.batches.entering.is_empty() || !self.portions.is_empty() || self.has_too_much_history()
     }
 
     /// Returns the number of the latest event.
@@ -461,8 +462,12 @@ impl Core {
         }
     }
 
-    /// Starts tasks while slots are free.
+    /// Starts tasks while slots are free. None while many are being ended, some in each step: those that are still to be
+    /// asked must not start first.
     fn fill_slots(&mut self) {
+        if !self.portions.stops.is_empty() {
+            return;
+        }
         self.queue.admit();
         while let Some(ordinal) = self.queue.next(self.starts()) {
             self.begin(ordinal);

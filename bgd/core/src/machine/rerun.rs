@@ -178,7 +178,7 @@ impl Core {
         let env = self.registry.kept_env(old).ok_or_else(|| refuse(Unrepeatable::NoEnvironment))?.clone();
         let plan = task.plan();
         self.group_named(plan.group.as_deref())?;
-        self.check_slots(plan.group.as_deref(), plan.slots)?;
+        self.check_slots(Some(task.id), plan.group.as_deref(), plan.slots)?;
         let is_again = |one: &Dependency| new_ids.contains_key(&one.task);
         let is_tied = plan.after.iter().any(is_again);
         let mut after = Vec::new();

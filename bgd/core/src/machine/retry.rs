@@ -74,6 +74,7 @@ impl Repetition {
                 | Failure::Agent(_)
                 | Failure::Interrupted(_)
                 | Failure::Spawn(_)
+                | Failure::Unstartable(_)
                 | Failure::Elsewhere { .. },
             ) => true,
             Outcome::Failed(Failure::NotReady { .. }) if is_kept_alive => true,
@@ -169,10 +170,9 @@ impl Repetition {
 fn error(outcome: &Outcome) -> Option<AttemptError> {
     Some(match outcome {
         Outcome::Failed(Failure::Agent(text)) => AttemptError::Agent(text.clone()),
-        Outcome::Failed(Failure::Interrupted(why)) => {
-            AttemptError::Agent(format!("interrupted: {why}").into())
-        }
+        Outcome::Failed(Failure::Interrupted(why)) => AttemptError::Interrupted(why.clone()),
         Outcome::Failed(Failure::Spawn(failure)) => AttemptError::Spawn(failure.message.clone()),
+        Outcome::Failed(Failure::Unstartable(need)) => AttemptError::Unstartable(*need),
         Outcome::Failed(Failure::NotReady { limit_ms }) => AttemptError::NotReady { limit_ms: *limit_ms },
         Outcome::Failed(Failure::Elsewhere { cause, message }) => {
             AttemptError::Elsewhere { cause: *cause, message: message.clone() }

@@ -29,7 +29,7 @@ impl Core {
             return Ok(None);
         }
         let group = self.group_named(request.group.as_deref())?;
-        self.check_slots(group.as_deref(), request.slots)?;
+        self.check_slots(None, group.as_deref(), request.slots)?;
         let again = request.again.map(|rule| Box::new(Repetition::new(rule)));
         Ok(Some(Box::new(Plan {
             group,
@@ -69,13 +69,18 @@ impl Core {
         ))
     }
 
-    /// Refuses more slots than the group has. Only a task that was accepted before the limit was lowered gets them, once
+    /// Refuses more slots than the group has, naming the task if it is one of several. Only a task that was accepted before the limit was lowered gets them, once
     /// no other task has any: otherwise it would wait forever, and all tasks behind it.
-    pub(super) fn check_slots(&self, group: Option<&str>, wanted: u32) -> Result<(), CoreError> {
+    pub(super) fn check_slots(
+        &self,
+        task: Option<TaskId>,
+        group: Option<&str>,
+        wanted: u32,
+    ) -> Result<(), CoreError> {
         let slots = self.queue.slots_of(group);
         if wanted > slots {
             let group = group.unwrap_or(DEFAULT_GROUP).into();
-            return Err(CoreError::Order(OrderError::TooManySlots { wanted, group, slots }));
+            return Err(CoreError::Order(OrderError::TooManySlots { task, wanted, group, slots }));
         }
         Ok(())
     }
@@ -241,7 +246,7 @@ impl Core {
         }
         plan.slots = edit.slots.unwrap_or(plan.slots);
         if plan.slots != before.slots || plan.group != before.group {
-            self.check_slots(plan.group.as_deref(), plan.slots)?;
+            self.check_slots(None, plan.group.as_deref(), plan.slots)?;
         }
         plan.priority = edit.priority.unwrap_or(plan.priority);
         if let Some(description) = edit.description {

@@ -231,6 +231,7 @@ const fn error_name(error: &CoreError) -> &'static str {
         CoreError::BeingResumed(_) => "being resumed",
         CoreError::BeingCleared(_) => "being cleared",
         CoreError::Withdrawn(_) => "resume withdrawn",
+        CoreError::NoSession { .. } => "no conversation",
         CoreError::Refused(..) => "resume refused",
         CoreError::NotAsked(..) => "not asked",
         CoreError::NoSuchOption(..) => "no such option",

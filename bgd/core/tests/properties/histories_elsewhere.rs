@@ -290,7 +290,8 @@ impl World {
         let before = self.get(run.task);
         let fact = match two {
             ..30 => PlaceFact::Accepted { id: "7".into() },
-            30..55 => PlaceFact::Waiting { reason: ["Priority", "Resources"][usize::from(three & 1)].into() },
+            30..50 => PlaceFact::Waiting { reason: ["Priority", "Resources"][usize::from(three & 1)].into() },
+            50..55 => PlaceFact::Unsent { awaits: "far".into(), reason: "its tasks".into() },
             55..75 => PlaceFact::Unknown { why: ["no route", "silent"][usize::from(three & 1)].into() },
             75..78 => PlaceFact::Known,
             78..84 => PlaceFact::Paused { paused: three & 1 == 0 },
@@ -299,7 +300,7 @@ impl World {
             150..165 => return self.requeue(index),
             165.. => return self.end_there(index, two, three),
         };
-        let is_waiting = matches!(&fact, PlaceFact::Waiting { .. });
+        let is_waiting = matches!(&fact, PlaceFact::Waiting { .. } | PlaceFact::Unsent { .. });
         if is_waiting && run.has_started {
             return Ok(());
         }

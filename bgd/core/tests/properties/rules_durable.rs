@@ -7,6 +7,7 @@ use bgd_core::{
     BatchItem, BatchLimits, Cancel, Control, Core, CoreError, Effect, ExecutorName, Fact, Input, LeavePolicy,
     Mono, OrderError, Ordinal, Part, PlanRequest, Request, Rule, Snapshot, State,
 };
+use bgd_shared::error::ErrorKind;
 use bgd_shared::event::EventKind;
 use bgd_shared::id::TaskId;
 use bgd_shared::order::{After, Condition, Restart};
@@ -15,8 +16,9 @@ use bgd_shared::task::{Exit, Status};
 use bgd_shared::time::Timestamp;
 
 use super::support::{
-    Desk, KILL, TERM, command, ends, events, exited, id, ids, limits, prompt, refusal, starts,
+    Desk, KILL, TERM, command, ends, events, exited, id, ids, limits, prompt, refusal, starts, turn_ended,
 };
+use crate::wire::{failures, refusals};
 
 const INT: i32 = 2;
 
@@ -261,6 +263,28 @@ fn r130_dependents_of_an_unreadable_task_fail() {
     let effects = durable.desk.core.end_unstartable(durable.desk.now, |_| false);
     assert_eq!(events(&effects), [(EventKind::Failed, tasks[0])]);
     assert_eq!(tasks.map(|task| durable.desk.status(task)), [Status::Failed, Status::Pending]);
+    let why = failures::error(&durable.desk.task(tasks[0]));
+    assert_eq!(why.as_deref(), Some("a task it depends on was lost with a damaged journal"));
+}
+
+#[test]
+fn r35_refused_resume_names_the_reason_why_the_conversation_has_no_id() {
+    let cases = [(true, "its agent gave none"), (false, "its turn was cut short before the agent gave one")];
+    for (is_complete, why) in cases {
+        let mut desk = Desk::new(1);
+        let task = desk.prompted(1);
+        desk.fact(task, Fact::Started { pid: None });
+        if is_complete {
+            desk.fact(task, turn_ended());
+        } else {
+            let _ = desk.core.lose(desk.now, &[(task, "the daemon was killed")], |_| true);
+        }
+        let effects = desk.resume(task);
+        assert_eq!(refusal(&effects), &CoreError::NoSession { id: task, is_complete });
+        let error = refusals::of_core(refusal(&effects).clone());
+        let expected = format!("task {task} can't be resumed: the conversation has no id: {why}");
+        assert_eq!((error.kind(), error.message), (ErrorKind::SessionExpired, expected));
+    }
 }
 
 const BATCH: TaskId = TaskId::from_u128(2);

@@ -320,6 +320,41 @@ fn r100_unknown_group_in_a_selection_is_refused() {
 }
 
 #[test]
+fn r103_task_that_could_not_be_started_has_failed_for_its_dependents() {
+    use Condition::{Any, Fail, Ok, Start};
+    // Those that wait for it, and those that are submitted later.
+    for waits in [true, false] {
+        let mut desk = Desk::new(9);
+        let absent = desk.submit(1);
+        let fail = |desk: &mut Desk| starts(&desk.fact(absent, missing()));
+        let mut started = if waits { Vec::new() } else { fail(&mut desk) };
+        let dependents = [(2, Ok), (3, Any), (4, Fail), (5, Start)];
+        for (number, condition) in dependents {
+            let plan = PlanRequest { after: after(absent, condition), ..PlanRequest::default() };
+            submit(&mut desk, number, plan);
+        }
+        if waits {
+            started = fail(&mut desk);
+            assert_eq!(started, [id(3), id(4)]);
+        }
+        let statuses = dependents.map(|(number, _)| desk.status(id(number)));
+        let (pending, cancelled) = (Status::Pending, Status::Cancelled);
+        assert_eq!(statuses, [cancelled, pending, pending, cancelled], "{started:?}");
+    }
+}
+
+#[test]
+fn r103_task_cancelled_while_pending_fulfils_no_condition() {
+    let mut desk = Desk::new(1);
+    let (_running, pending) = (desk.running(1), desk.submit(2));
+    for (number, condition) in [(3, Condition::Any), (4, Condition::Fail)] {
+        submit(&mut desk, number, PlanRequest { after: after(pending, condition), ..PlanRequest::default() });
+    }
+    desk.cancel(ids(&[pending]));
+    assert_eq!([3, 4].map(|number| desk.status(id(number))), [Status::Cancelled; 2]);
+}
+
+#[test]
 fn r107_edit_exceeding_the_memory_limit_is_refused() {
     let mut desk = Desk::new(1);
     desk.ask(Request::PauseGroup { name: "default".into(), paused: true });

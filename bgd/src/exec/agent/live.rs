@@ -96,6 +96,19 @@ pub struct Live {
     drained: Rc<Cell<Option<RawFd>>>,
 }
 
+/// Why an agent is not connected.
+struct NotConnected {
+    refusal: Refusal,
+    /// Whether the refusal says how its process ended.
+    has_end: bool,
+}
+
+impl From<Refusal> for NotConnected {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, has_end: false }
+    }
+}
+
 /// A started process with the daemon's ends of its standard streams.
 struct Started {
     process: Leased,
@@ -126,17 +139,17 @@ impl Live {
         tokio::pin!(connecting);
         let connected = tokio::select! {
             biased;
-            connected = &mut connecting => connected,
+            connected = &mut connecting => connected.map_err(NotConnected::from),
             // The agent's output instead of the protocol may explain more than its exit status: its usage, for
             // instance.
             exit = process.0.exited() => match tokio::time::timeout(DRAIN_TIMEOUT, connecting).await {
-                Ok(Err(refusal)) => Err(refusal),
+                Ok(Err(refusal)) => Err(refusal.into()),
                 Ok(Ok(_)) | Err(_) => Err(died(&start.agent, &exit)),
             },
         };
         match connected {
             Ok(acp) => Ok(Self::new(Connection::Acp(acp), Some(process), stderr_tail)),
-            Err(refusal) => Err(with_end(refusal, &process.0, &stderr_tail).await),
+            Err(refused) => Err(with_end(refused, &process.0, &stderr_tail).await),
         }
     }
 
@@ -161,7 +174,9 @@ impl Live {
         let drained = Rc::default();
         let connected = tokio::select! {
             biased;
-            connected = connect_to_printed(stdout, &stderr_tail, &password, &drained) => connected,
+            connected = connect_to_printed(stdout, &stderr_tail, &password, &drained) => {
+                connected.map_err(NotConnected::from)
+            }
             exit = process.0.exited() => Err(died(&start.agent, &exit)),
         };
         match connected {
@@ -169,7 +184,7 @@ impl Live {
                 let connection = Connection::Opencode(opencode);
                 Ok(Self { drained, ..Self::new(connection, Some(process), stderr_tail) })
             }
-            Err(refusal) => Err(with_end(refusal, &process.0, &stderr_tail).await),
+            Err(refused) => Err(with_end(refused, &process.0, &stderr_tail).await),
         }
     }
 
@@ -351,19 +366,18 @@ pub fn too_slow(agent: &Agent, what: &str) -> Refusal {
         .hint(format!("raise start_timeout in [agents.{}]", agent.name))
 }
 
-fn died(agent: &Agent, exit: &Exit) -> Refusal {
+fn died(agent: &Agent, exit: &Exit) -> NotConnected {
     let message = format!("the agent {:?} does not start: its process {}", &*agent.name, how_ended(exit));
-    Refusal::new(ErrorKind::AgentUnavailable, message)
+    NotConnected { refusal: Refusal::new(ErrorKind::AgentUnavailable, message), has_end: true }
 }
 
 /// Adds the exit status and the last output of the process to a refusal: they explain more than the lost connection.
-async fn with_end(mut refusal: Refusal, process: &Process, stderr_tail: &StderrTail) -> Refusal {
+async fn with_end(refused: NotConnected, process: &Process, stderr_tail: &StderrTail) -> Refusal {
+    let NotConnected { mut refusal, has_end } = refused;
     if refusal.kind == ErrorKind::AgentUnavailable {
         let exit = tokio::time::timeout(EXIT_WAIT, process.exited()).await;
         let ended = match exit {
-            Ok(exit) if !refusal.message.contains("its process") => {
-                format!(" (its process {})", how_ended(&exit))
-            }
+            Ok(exit) if !has_end => format!(" (its process {})", how_ended(&exit)),
             Ok(_) | Err(_) => String::new(),
         };
         stderr_tail.read_out().await;

@@ -23,6 +23,7 @@ pub mod pool;
 pub mod recorder;
 mod refusals;
 pub mod sameness;
+mod session_id;
 mod shown;
 pub mod signs;
 mod start;

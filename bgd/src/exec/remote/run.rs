@@ -15,7 +15,7 @@ use bgd_shared::task::{Exit, Status, Task};
 pub use self::wanted::want_same;
 use self::wanted::{UnderWay, Wanted};
 use crate::core::{
-    Cause, Conclusion, Control, Fact, KnownRun, KnownStop, PlaceFact, SpawnFailure, Spec, Verdict,
+    Cause, Conclusion, Control, Elsewhere, Fact, KnownRun, KnownStop, PlaceFact, SpawnFailure, Spec, Verdict,
 };
 use crate::exec::host::SIGKILL;
 
@@ -125,6 +125,8 @@ pub struct Run {
     /// Whether its processes are stopped, according to the machine.
     is_paused: bool,
     reason: Option<Box<str>>,
+    /// The previous host whose tasks it waited for, according to the daemon or program that left it.
+    awaited: Option<Box<str>>,
     streams: [Copied; 2],
     /// The highest number of output bytes that the machine has reported, of both streams.
     bytes: u64,
@@ -167,6 +169,7 @@ impl Run {
             is_ready: false,
             is_paused: false,
             reason: None,
+            awaited: None,
             streams: [Copied::default(); 2],
             bytes: 0,
             end: None,
@@ -200,6 +203,7 @@ impl Run {
             is_ready: known.is_ready,
             is_paused: known.is_paused,
             reason: known.elsewhere.reason.clone(),
+            awaited: awaited(&known.elsewhere),
             streams: missing.map(|missing| Copied { missing, ..Copied::default() }),
             ..Self::new(known.run, Arc::clone(&known.spec), submit)
         }
@@ -246,7 +250,7 @@ impl Run {
     /// Notes that it was never submitted if it waits for the tasks on this previous host, according to the daemon that
     /// left it.
     pub fn unsend_if_it_awaits(&mut self, host: &str) {
-        let is_unsent = self.reason.as_deref() == Some(&*why_it_awaits(host));
+        let is_unsent = self.awaited.as_deref() == Some(host);
         self.was_sent &= self.there.is_some() || !is_unsent;
     }
 
@@ -501,9 +505,17 @@ fn why_it_waits(task: &Task) -> Box<str> {
     text.into()
 }
 
+/// Returns the previous host whose tasks a run waited for.
+fn awaited(known: &Elsewhere) -> Option<Box<str>> {
+    known.awaits.clone().or_else(|| {
+        // Earlier versions recorded only the reason, in these words.
+        let reason = known.reason.as_deref()?.strip_prefix("for the end of the tasks on ")?;
+        reason.strip_suffix(", the previous host").map(Into::into)
+    })
+}
+
 /// Returns the reason why a run waits that will be submitted to the next host, once the tasks on this previous one have
-/// ended. It is recorded, and a later daemon, perhaps of a later version, recognises it in
-/// [`Run::unsend_if_it_awaits`]: if it is changed, the earlier text must still be recognised.
+/// ended.
 pub fn why_it_awaits(host: &str) -> String {
     format!("for the end of the tasks on {host}, the previous host")
 }

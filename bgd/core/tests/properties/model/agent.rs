@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bgd_core::{
-    AgentPart, Command, Consumed, CoreError, Fact, Note, Notes, Now, Outcome, Refusal, ReplyTo, Report, Work,
+    AgentPart, Command, Consumed, CoreError, Fact, Note, Notes, Now, Refusal, ReplyTo, Report, Work,
 };
 use bgd_shared::agent::{AgentSettings, InputOption};
 use bgd_shared::consumption::{AgentUsage, Amount, Cost, PlanStep};
@@ -199,7 +199,7 @@ impl Model {
         let Some(task) = self.live.get(&number) else { return Ok(()) };
         let settings = task.chat.as_ref().map(|chat| chat.with(settings)).unwrap_or_default();
         let Some(session) = task.chat.as_ref().and_then(|chat| chat.session.clone()) else {
-            return Err(CoreError::Refused(id, Box::new(Refusal::without_session(&Outcome::Completed))));
+            return Err(CoreError::NoSession { id, is_complete: true });
         };
         let texts = settings.texts().map(|text| super::TEXT_BYTES + text.len());
         self.memory_for(super::TEXT_BYTES + prompt.len() + texts.sum::<usize>())?;

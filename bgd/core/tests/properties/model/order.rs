@@ -249,7 +249,8 @@ impl Model {
         let name = group.unwrap_or(DEFAULT_GROUP);
         let slots = self.groups[name].0;
         if wanted > slots {
-            return Err(CoreError::Order(OrderError::TooManySlots { wanted, group: name.into(), slots }));
+            let group = name.into();
+            return Err(CoreError::Order(OrderError::TooManySlots { task: None, wanted, group, slots }));
         }
         Ok(())
     }
@@ -324,8 +325,8 @@ impl Model {
             let status = became.ended.as_ref().map(|(status, _)| *status);
             let holds = match wait.condition {
                 Condition::Ok => status == Some(Status::Completed),
-                Condition::Any => status.is_some() && became.has_begun,
-                Condition::Fail => status == Some(Status::Failed) && became.has_begun,
+                Condition::Any => status.is_some() && (became.has_begun || status == Some(Status::Failed)),
+                Condition::Fail => status == Some(Status::Failed),
                 Condition::Start => became.has_begun,
                 Condition::Ready => became.was_ready,
             };

@@ -226,7 +226,8 @@ impl Machine {
 
     /// Reports that a run waits until the host can be changed.
     pub(super) fn await_next_host(&self, task: TaskId, number: u32) {
-        let fact = PlaceFact::Waiting { reason: why_it_awaits(&self.ssh.shell.host).into() };
+        let host = &*self.ssh.shell.host;
+        let fact = PlaceFact::Unsent { awaits: host.into(), reason: why_it_awaits(host).into() };
         self.context.facts.send(task, number, Fact::Elsewhere(fact));
     }
 

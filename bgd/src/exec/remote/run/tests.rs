@@ -81,24 +81,32 @@ fn r145_known_end_outlives_the_machine_and_only_uncopied_output_is_lost() {
 
 #[test]
 fn r151_run_that_waits_for_a_previous_host_was_not_submitted() {
-    // Earlier daemons have recorded it.
-    let reason = "for the end of the tasks on far, the previous host";
-    assert_eq!(why_it_awaits("far"), reason);
-    let left = |reason: Option<&str>, there| Run {
-        was_sent: true,
+    let left = |awaits: Option<&str>, reason: Option<&str>| Elsewhere {
+        awaits: awaits.map(Into::into),
         reason: reason.map(Into::into),
-        there,
-        ..Run::new(1, Arc::new(Spec::of_daemon()), SubmitParams::default())
+        ..Elsewhere::default()
     };
-    let may_exist = |mut run: Run| {
+    let may_exist = |known: &Elsewhere, there| {
+        let mut run = Run {
+            was_sent: true,
+            awaited: awaited(known),
+            there,
+            ..Run::new(1, Arc::new(Spec::of_daemon()), SubmitParams::default())
+        };
         run.unsend_if_it_awaits("far");
         run.may_exist()
     };
-    assert!(!may_exist(left(Some(reason), None)));
-    for other in [None, Some("pending there"), Some(&*why_it_awaits("near"))] {
-        assert!(may_exist(left(other, None)), "{other:?}");
+    let awaits = left(Some("far"), Some("in whatever words"));
+    assert!(!may_exist(&awaits, None));
+    assert!(may_exist(&awaits, Some(THERE)), "it was submitted there after all");
+    let earlier = "for the end of the tasks on far, the previous host";
+    assert!(!may_exist(&left(None, Some(earlier)), None), "an earlier version has recorded it");
+    let near = "for the end of the tasks on near, the previous host";
+    for (awaits, reason) in
+        [(None, None), (None, Some("pending there")), (None, Some(near)), (Some("near"), Some(earlier))]
+    {
+        assert!(may_exist(&left(awaits, reason), None), "{awaits:?} {reason:?}");
     }
-    assert!(may_exist(left(Some(reason), Some(THERE))), "it was submitted there after all");
 }
 
 #[test]

@@ -29,9 +29,9 @@ pub enum Condition {
     /// The task has completed.
     #[default]
     Ok,
-    /// The task had started, and has ended.
+    /// The task has ended, but was not cancelled before it started.
     Any,
-    /// The task had started, and has failed.
+    /// The task has failed, or could not be started.
     Fail,
     /// The task has started.
     Start,

@@ -127,6 +127,18 @@ fn configured_agent_environment_overrides_submitter_environment() {
     assert!(error.contains("fake_acp") && error.contains("exited with code 2"), "{error}");
 }
 
+/// What it wrote is part of the error, and may read like the daemon's own words.
+#[test]
+fn agent_that_ends_instead_of_speaking_the_protocol_is_reported_with_exit_code_and_output() {
+    let line = "read -r request; echo its process is not licensed; exit 3";
+    let config = format!("[agents.x]\ncommand = [\"sh\", \"-c\", \"{line}\"]");
+    let daemon = TestDaemon::builder().config(config).start();
+    let id = daemon.submit_prompt("x", "say never");
+    let error = daemon.block(&[id])[0].error.clone().unwrap();
+    assert!(error.contains("it wrote: its process is not licensed"), "{error}");
+    assert!(error.contains("(its process exited with code 3)"), "{error}");
+}
+
 #[test]
 fn agent_list_reports_availability_without_starting_agents() {
     let daemon = FakeDaemon::with("default_agent = \"fake\"", &[], "");

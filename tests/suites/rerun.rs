@@ -119,6 +119,20 @@ fn r116_rerun_with_dependents_repeats_tasks_cancelled_by_failure() {
 }
 
 #[test]
+fn r116_task_that_no_longer_fits_its_group_is_named() {
+    let daemon = TestDaemon::start();
+    daemon.run(&["group", "set", "shrinks", "--slots", "2"]).success();
+    let submit = |slots: &str| daemon.submitted(&["--group", "shrinks", "--slots", slots, "--", "true"]);
+    let (fits, large) = (submit("1"), submit("2"));
+    daemon.block(&[fits, large]);
+    daemon.run(&["group", "set", "shrinks", "--slots", "1"]).success();
+    let refused = daemon.run(&["rerun", "--group", "shrinks"]).expect_code(2);
+    let words = format!("group shrinks has 1 slot, but task {large} takes 2");
+    assert!(refused.stderr.contains(&words), "{}", refused.stderr);
+    assert_eq!(daemon.run(&["list", "-q"]).success().stdout_text().lines().count(), 2, "none was submitted");
+}
+
+#[test]
 fn r116_rerun_of_ineligible_task_is_refused_and_submits_nothing() {
     let daemon = TestDaemon::start();
     let running = daemon.submitted(&["--stdin-pipe", "--", "cat"]);

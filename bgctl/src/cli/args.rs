@@ -55,8 +55,9 @@ ended one; `written`, the bytes written to disk, is known only once the task has
 `tokens`, `context` and `cost` cover all runs of a task, for agents that report them. \
 `(asks)` after a status: the agent waits for `bgctl answer`. `(stalled)`: the agent \
 has been silent for a long time; its last output follows. `(suspect)`: the agent's \
-answer looks like an error; `bgctl status` shows why. With --json, `next` is set if there are \
-more tasks than --limit.")]
+answer looks like an error, or it ended its turn without an answer after its last tool call \
+or question; `bgctl status` and `bgctl block` show why. With --json, `next` is set if there \
+are more tasks than --limit.")]
 pub struct ListArgs {
     /// Only tasks active or ended since this time: 2h (ago), 14:30, today, yesterday, 2026-03-01 or '2026-03-01 14:30'
     #[arg(long, value_name = "WHEN", value_parser = parse_since, allow_hyphen_values = true)]
@@ -76,7 +77,7 @@ pub struct ListArgs {
     /// Show dependencies as a tree
     #[arg(long, conflicts_with = "quiet")]
     pub tree: bool,
-    /// Show these columns, in this order
+    /// Show these columns, in this order; if the terminal is too narrow, the last ones are left out
     #[arg(long, value_name = "NAMES", value_enum, value_delimiter = ',', conflicts_with = "quiet")]
     pub columns: Vec<Field>,
     /// Sort by a column; -COLUMN reverses the order [default: newest first]
@@ -95,16 +96,17 @@ pub struct ListArgs {
 #[command(after_help = "\
 EXAMPLES:
   bgctl status 3f2a
+  bgctl status 3f2a 91bc              two tasks, one after the other
   bgctl status @                      the latest task (the default on a terminal)
   bgctl status --group gpu --status pending
   bgctl --json status 3f2a | jq .task.exit
 
-Several tasks are shown one after the other, oldest first.")]
+Selected tasks are shown oldest first.")]
 pub struct StatusArgs {
-    /// Task id (at least its first 4 characters), or @ for the latest task [default on a terminal: @]
+    /// Task ids (4 characters of each are enough), or @ for the latest task [default on a terminal: @]
     #[arg(value_name = "ID", add = tasks(), conflicts_with_all = SELECTORS)]
-    pub id: Option<Name>,
-    /// Options that select the task, in place of its id.
+    pub ids: Vec<Name>,
+    /// Options that select the tasks, in place of their ids.
     #[command(flatten)]
     pub select: SelectArgs,
 }
@@ -115,7 +117,7 @@ impl StatusArgs {
     /// # Errors
     /// The kind of usage error, and how to correct it.
     pub fn check(&self, is_interactive: bool) -> Result<(), (ErrorKind, String)> {
-        none_named(self.id.is_none() && self.select.is_empty(), is_interactive)
+        none_named(self.ids.is_empty() && self.select.is_empty(), is_interactive)
     }
 }
 
@@ -137,7 +139,11 @@ or when the task is cleared.
 
 In a pipe or a file, output is printed byte for byte as the task wrote it; on a terminal, \
 as text, colours and the redrawing of lines, or on a dumb one as text only. With --json \
-one object is printed; pass its `next` as --since to continue from there.")]
+one object is printed; pass its `next` as --since to continue from there.
+
+Of an output larger than limits.output_bytes, the first 64 KiB and the end are kept. The line \
+that is cut there is ended, the rest of the one with which the end begins is left out, and \
+standard error says how many bytes are missing.")]
 pub struct OutputArgs {
     /// Task id (at least its first 4 characters), or @ for the latest task [default on a terminal: @]
     #[arg(value_name = "ID", add = tasks(), conflicts_with_all = SELECTORS)]

@@ -192,7 +192,7 @@ pub struct EditArgs {
     /// Start after this delay: 90s, 10m, 1h30m; 0 for no delay
     #[arg(long = "in", id = "delay", value_name = "DURATION", value_parser = parse_ms, allow_hyphen_values = true)]
     pub delay: Option<u64>,
-    /// Start at this time: 14:30 (today or tomorrow), '2026-03-01 14:30', or RFC 3339
+    /// Start at this time: 14:30 (today or tomorrow), '2026-03-01 14:30' (if that occurs twice, the first time), or RFC 3339
     #[arg(long, value_name = "TIME", value_parser = parse_at, conflicts_with = "delay")]
     pub at: Option<Timestamp>,
     /// Description for lists; if empty, they show the command

@@ -230,11 +230,15 @@ pub struct ClearParams {
 }
 
 /// Result of `task.clear`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClearResult {
     /// Number of deleted tasks.
     pub cleared: u64,
+    /// Why the journal of a durable daemon does not have this yet: it can't be written. If the daemon dies before it can
+    /// be, the tasks are back, without their outputs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unrecorded: Option<String>,
 }
 
 /// Params of `task.signal`.

@@ -30,7 +30,7 @@ const MAX_FRAMES: u64 = 1 << 18;
 pub(super) enum Flaw {
     /// Its header is invalid.
     Header,
-    /// Transactions follow an invalid frame. The last of them ends with the frame before this one.
+    /// A transaction has an invalid frame, and others follow it. The last of them ends with the frame before this one.
     Gap { end: u64 },
 }
 
@@ -105,18 +105,28 @@ impl Log {
         is_valid
     }
 
-    /// Returns the number of the frame after the last transaction behind the first invalid frame; `None` if there is no
-    /// such transaction.
+    /// Reports whether a frame was written since the log was last begun anew: one of the salts may be what is damaged.
+    fn is_of_this_use(&self, frame: &[u8]) -> bool {
+        frame[8..12] == self.salts[..4] || frame[12..16] == self.salts[4..]
+    }
+
+    /// Returns the number of the frame after the last transaction behind the one with the first invalid frame; `None`
+    /// if there is no such transaction.
     fn end_behind_gap(&self) -> io::Result<Option<u64>> {
         let mut frame = vec![0; self.frame];
-        let (mut before, mut is_whole, mut end) = ([self.sum; 2], true, None);
+        let (mut before, mut is_whole, mut has_ended, mut end) = ([self.sum; 2], true, false, None);
         for number in 0..self.count {
             self.read(number, &mut frame)?;
             let is_valid = self.is_valid(&mut before, &frame);
-            if !is_whole && is_valid && is_commit(&frame) {
-                end = Some(number + 1);
-            }
             is_whole &= is_valid;
+            // The last transaction may be torn anywhere: the blocks of a log that is used again reach the disk in any
+            // order, so its end may be there without its beginning.
+            if !is_whole && self.is_of_this_use(&frame) && is_commit(&frame) {
+                if is_valid && has_ended {
+                    end = Some(number + 1);
+                }
+                has_ended = true;
+            }
         }
         Ok(end)
     }
@@ -165,8 +175,9 @@ fn open(path: &Path, is_to_change: bool) -> io::Result<Option<(Option<Log>, bool
     Ok(Some((Log::parse(file, &header)?, header == [0; HEADER])))
 }
 
-/// Looks for damage that can't be the work of a crash while the last transactions were being written. Such a crash
-/// leaves nothing valid behind the first invalid frame, or nothing at all in the log.
+/// Looks for damage that can't be the work of a power cut while the last transaction was being written, if all before
+/// it were on the disk. Such a cut leaves any part of this transaction behind what is valid, or nothing at all in the
+/// log.
 ///
 /// # Errors
 /// The log can't be opened or read.
@@ -179,25 +190,28 @@ pub(super) fn look(path: &Path) -> io::Result<Option<Flaw>> {
 }
 
 /// Makes the copy of a damaged log readable up to the frame `end`: pages of invalid frames become empty, so that rows
-/// in them count as unreadable unless a later frame has the page again.
+/// in them count as unreadable unless a later frame has the page again. Returns how many frames were skipped because
+/// their page is unknown: it may be out of date.
 ///
 /// # Errors
 /// The copy can't be read or written.
-pub(super) fn bridge(path: &Path, end: u64) -> io::Result<()> {
-    let Some((Some(log), _)) = open(path, true)? else { return Ok(()) };
+pub(super) fn bridge(path: &Path, end: u64) -> io::Result<usize> {
+    let Some((Some(log), _)) = open(path, true)? else { return Ok(0) };
     let mut frame = vec![0; log.frame];
-    let (mut before, mut sum, mut written) = ([log.sum; 2], log.sum, 0);
+    let (mut before, mut sum, mut written, mut skipped) = ([log.sum; 2], log.sum, 0, 0);
     for number in 0..end.min(log.count) {
         log.read(number, &mut frame)?;
-        if !log.is_valid(&mut before, &frame) {
+        let is_valid = log.is_valid(&mut before, &frame);
+        // No frame has page 0: the number is lost. A frame of an earlier use names another page.
+        if word(&frame, 0) == 0 || !log.is_of_this_use(&frame) {
+            skipped += 1;
+            continue;
+        }
+        if !is_valid {
             // Whatever the page has could be another command than the user's.
             frame[FRAME_HEADER..].fill(0);
             // Only a valid frame may end a transaction: it states the size of the database.
             frame[4..8].fill(0);
-        }
-        // No frame has this page: its number is lost.
-        if word(&frame, 0) == 0 {
-            continue;
         }
         frame[8..16].copy_from_slice(&log.salts);
         sum = log.sum(sum, &frame);
@@ -207,5 +221,136 @@ pub(super) fn bridge(path: &Path, end: u64) -> io::Result<()> {
         log.file.write_all_at(&frame, log.place(written))?;
         written += 1;
     }
-    log.file.set_len(log.place(written))
+    log.file.set_len(log.place(written))?;
+    Ok(skipped)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const PAGE: usize = 512;
+
+    const FRAME: usize = FRAME_HEADER + PAGE;
+
+    /// The salts of this use of the log, and of the use before.
+    const SALTS: [[u8; 8]; 2] = [*b"saltsnow", *b"SALTSOLD"];
+
+    fn put(bytes: &mut [u8], at: usize, word: u32) {
+        bytes[at..at + 4].copy_from_slice(&word.to_be_bytes());
+    }
+
+    /// Returns a log with transactions of this many frames. The pages of each are numbered from 2, and filled with
+    /// `fill`.
+    fn log(salts: [u8; 8], transactions: &[u32], fill: u8) -> Vec<u8> {
+        let mut log = vec![0; HEADER];
+        for (at, word) in [(0, MAGIC), (4, 3_007_000), (8, 512)] {
+            put(&mut log, at, word);
+        }
+        log[16..SUMMED].copy_from_slice(&salts);
+        let mut sum = add([0; 2], &log[..SUMMED], false);
+        put(&mut log, SUMMED, sum[0]);
+        put(&mut log, SUMMED + 4, sum[1]);
+        for count in transactions {
+            for number in 1..=*count {
+                let mut frame = vec![fill; FRAME];
+                put(&mut frame, 0, number + 1);
+                put(&mut frame, 4, if number == *count { 10 } else { 0 });
+                frame[8..16].copy_from_slice(&salts);
+                sum = add(add(sum, &frame[..8], false), &frame[FRAME_HEADER..], false);
+                put(&mut frame, 16, sum[0]);
+                put(&mut frame, 20, sum[1]);
+                log.extend(frame);
+            }
+        }
+        log
+    }
+
+    /// Returns the bytes of a frame.
+    fn bytes(number: usize) -> std::ops::Range<usize> {
+        HEADER + number * FRAME..HEADER + (number + 1) * FRAME
+    }
+
+    fn flaw(log: &[u8]) -> Option<Flaw> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        fs::write(&path, log).unwrap();
+        look(&path).unwrap()
+    }
+
+    /// Its frames reach the disk in any order, over those of an earlier use or where the file was empty.
+    #[test]
+    fn r128_last_transaction_torn_anywhere_is_no_damage() {
+        let whole = log(SALTS[0], &[2, 3, 5], 1);
+        let old = log(SALTS[1], &[1, 4, 2, 2, 3], 2);
+        assert_eq!(flaw(&whole), None);
+        for lost in 1..1_u32 << 5 {
+            for is_reused in [true, false] {
+                let mut torn = whole.clone();
+                for number in (5..10).filter(|number| (lost >> (number - 5)) & 1 != 0) {
+                    if is_reused {
+                        torn[bytes(number)].copy_from_slice(&old[bytes(number)]);
+                    } else {
+                        torn[bytes(number)].fill(0);
+                    }
+                }
+                torn.extend(&old[bytes(10)]);
+                assert_eq!(flaw(&torn), None, "lost {lost:b}, reused: {is_reused}");
+            }
+        }
+    }
+
+    #[test]
+    fn r128_remains_of_a_longer_transaction_that_failed_are_no_damage() {
+        for kept in 1..5 {
+            let mut remains = log(SALTS[0], &[2, 6], 1);
+            let shorter = log(SALTS[0], &[2, kept], 2);
+            remains[..shorter.len()].copy_from_slice(&shorter);
+            assert_eq!(flaw(&remains), None, "behind {kept}");
+        }
+    }
+
+    #[test]
+    fn r130_damage_before_the_last_transaction_is_found_whatever_it_hit() {
+        let whole = log(SALTS[0], &[2, 1, 3, 2], 1);
+        for number in 0..8 {
+            for at in [3, 9, 13, 17, 100] {
+                let mut damaged = whole.clone();
+                damaged[bytes(number)][at] ^= 0x10;
+                let expected = (number < 6).then_some(Flaw::Gap { end: 8 });
+                assert_eq!(flaw(&damaged), expected, "frame {number}, byte {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn r130_bridge_counts_frames_whose_page_is_unknown_and_empties_no_other_page() {
+        let whole = log(SALTS[0], &[2, 3, 2], 1);
+        let old = log(SALTS[1], &[7], 2);
+        let mut no_page = whole.clone();
+        no_page[bytes(2)][..4].fill(0);
+        let mut no_header = whole.clone();
+        no_header[bytes(2)][..FRAME_HEADER].fill(0);
+        let mut stale = whole.clone();
+        stale[bytes(2)].copy_from_slice(&old[bytes(2)]);
+        let mut emptied = whole;
+        emptied[bytes(2)][100] ^= 1;
+        for (number, (damaged, skipped)) in
+            [(no_page, 1), (no_header, 1), (stale, 1), (emptied, 0)].into_iter().enumerate()
+        {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("log");
+            fs::write(&path, &damaged).unwrap();
+            assert_eq!(look(&path).unwrap(), Some(Flaw::Gap { end: 7 }), "log {number}");
+            assert_eq!(bridge(&path, 7).unwrap(), skipped, "log {number}");
+            let bridged = fs::read(&path).unwrap();
+            assert_eq!(bridged.len(), HEADER + (7 - skipped) * FRAME, "log {number}");
+            assert_eq!(flaw(&bridged), None, "log {number}: it is whole");
+            let pages: Vec<u32> = (0..7 - skipped).map(|number| word(&bridged[bytes(number)], 0)).collect();
+            let expected: &[u32] = if skipped > 0 { &[2, 3, 3, 4, 2, 3] } else { &[2, 3, 2, 3, 4, 2, 3] };
+            assert_eq!(pages, expected, "log {number}");
+        }
+    }
 }

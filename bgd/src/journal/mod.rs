@@ -46,6 +46,9 @@ const GROUP: usize = 4096;
 /// How long to wait before failed writes are retried.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// More bytes than `SQLite` writes at once: a page and its header.
+const LARGEST_WRITE: u64 = 64 * 1024;
+
 /// How long an ending daemon may keep the journal's lock.
 const LEAVING: Duration = Duration::from_secs(1);
 
@@ -193,9 +196,19 @@ fn of_write_error(error: &rusqlite::Error, folder: &Path) -> Trouble {
         Err(probed) if is_of_disk && probed.kind() == io::ErrorKind::ReadOnlyFilesystem => {
             Trouble::of_disk(READ_ONLY)
         }
-        _ if is_of_disk && limit::has(Resource::RLIMIT_FSIZE) => Trouble::FileLimit,
+        _ if is_of_disk && is_at_limit(folder) => Trouble::FileLimit,
         Ok(()) | Err(_) => Trouble::of_disk(words(error)),
     }
+}
+
+/// Reports whether a file of the journal is about as large as files of this process may be.
+fn is_at_limit(folder: &Path) -> bool {
+    let Some(most) = limit::own(Resource::RLIMIT_FSIZE) else { return false };
+    let is_there = |name: &&str| {
+        let size = folder.join(name).metadata().map_or(0, |meta| meta.len());
+        size.saturating_add(LARGEST_WRITE) > most
+    };
+    [FILE, LOG].iter().any(is_there)
 }
 
 /// The outcome of writing steps.

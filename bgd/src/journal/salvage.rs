@@ -204,15 +204,19 @@ fn read_copy(folder: &Path, copy: &Path, end: Option<u64>) -> Result<Read, Fault
             Ok(_) | Err(_) => {}
         }
     }
-    if let Some(end) = end {
-        frames::bridge(&copy.join(LOG), end).map_err(|error| Fault::of_disk(&error))?;
-    }
+    let bridged = end.map(|end| frames::bridge(&copy.join(LOG), end)).transpose();
+    let skipped = bridged.map_err(|error| Fault::of_disk(&error))?;
     let opened = Store::open_damaged(&copy.join(FILE)).map(|store| (store.add_tables(), store));
     let (added, read, later) = match opened {
         // Without tables that can't be added, the others may be readable.
         Ok((added, mut store)) => {
             let later = store.later_format();
-            (added, store.read(), later)
+            let mut read = store.read();
+            // Pages that are out of date are readable.
+            if let Some(skipped) = skipped {
+                read.unread += skipped + usize::from(!store.check().unwrap_or(false));
+            }
+            (added, read, later)
         }
         Err(error) => (Err(error), Read::default(), None),
     };

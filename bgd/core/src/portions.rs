@@ -1,5 +1,5 @@
-//! Work on many tasks that one request, or one failure, has ordered: it is done in portions, one in each step, so that
-//! other requests never wait long.
+//! Work on many tasks that one request, or the failure of a batch, has ordered: it is done in portions, one in each
+//! step, so that other requests never wait long. What depends on a task is no such work: it ends in the same step.
 
 use std::collections::VecDeque;
 

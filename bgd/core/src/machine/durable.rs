@@ -25,7 +25,8 @@ use crate::registry::SeenValues;
 use crate::room::GivesWay;
 use crate::sharing::KeptEnv;
 use crate::task::{
-    Failure, Finished, Lingering, Ordinal, Outcome, SIGKILL, SIGTERM, Snapshot, State, StopOrder, Task,
+    Failure, Finished, Lingering, Ordinal, Outcome, SIGKILL, SIGTERM, Snapshot, State, StopOrder, StopReason,
+    Task,
 };
 use crate::time::Now;
 use crate::waiters::{Until, WaitAction};
@@ -367,6 +368,7 @@ impl Core {
     #[must_use]
     pub fn end_unstartable(&mut self, now: Now, has_descriptors: impl Fn(TaskId) -> bool) -> Vec<Effect> {
         self.end_without_descriptors(now, has_descriptors);
+        self.end_rest_of_failed_batches(now);
         let lost = self.dependents.iter().filter(|(other, _)| self.registry.get(**other).is_none());
         let waiting: BTreeSet<Ordinal> = lost.flat_map(|(_, waiting)| waiting.iter().copied()).collect();
         for ordinal in waiting {
@@ -382,6 +384,19 @@ impl Core {
     pub(super) fn end_after_lost(&mut self, now: Now, ordinal: Ordinal) {
         let failed = Failure::Unstartable(Need::Dependency);
         self.end(now, ordinal, self.unstarted(now, ordinal, Outcome::Failed(failed)));
+    }
+
+    /// Ends what is pending of batches in which too many tasks have failed: the previous daemon was killed before it had
+    /// ended all of it.
+    fn end_rest_of_failed_batches(&mut self, now: Now) {
+        let failed_of = |task: &Task| {
+            let batch = self.batches.known.get(&task.plan().batch?)?;
+            (batch.is_stopped && matches!(task.state, State::Queued { .. })).then_some(batch.failed)
+        };
+        let rest = self.registry.iter().filter_map(|(ordinal, task)| Some((ordinal, failed_of(task)?)));
+        for (ordinal, failed) in rest.collect::<Vec<_>>() {
+            self.finish_unstarted(now, ordinal, Outcome::Cancelled(StopReason::MaxFails(failed)));
+        }
     }
 
     fn end_without_descriptors(&mut self, now: Now, has_descriptors: impl Fn(TaskId) -> bool) {

@@ -69,8 +69,9 @@ impl Core {
         ))
     }
 
-    /// Refuses more slots than the group has, naming the task if it is one of several. Only a task that was accepted before the limit was lowered gets them, once
-    /// no other task has any: otherwise it would wait forever, and all tasks behind it.
+    /// Refuses more slots than the group has, naming the task if it is one of several. Only a task that was accepted
+    /// before the limit was lowered gets them, once no other task has any: otherwise it would wait forever, and all
+    /// tasks behind it.
     pub(super) fn check_slots(
         &self,
         task: Option<TaskId>,

@@ -13,6 +13,7 @@ use crate::caller::ReplyTo;
 use crate::effect::{CoreError, OrderError, Reply};
 use crate::input::Selection;
 use crate::limits::CoreLimits;
+use crate::portions::PORTION;
 use crate::queue::Standing;
 use crate::task::{Ordinal, Snapshot, Task};
 use crate::time::Now;
@@ -110,7 +111,10 @@ impl Core {
         if !tasks.iter().all(|ordinal| self.holds(*ordinal, Until::Settled)) {
             return self.may_wait(to, tasks.len());
         }
-        // Removing many takes several steps.
+        // Removing many takes several steps, and removing few none.
+        if tasks.len() <= PORTION {
+            return Ok(());
+        }
         let removed = self.portions.removed_for(to.client);
         let fits = removed == 0 || removed + tasks.len() <= WAITED_TASKS;
         if fits { Ok(()) } else { Err(CoreError::TooManyWaits(WAITED_TASKS)) }
@@ -187,9 +191,11 @@ impl Core {
     /// Completes the waits that end because a task reached a state. Waits that only read tasks come before those that
     /// remove them, so that they still see the tasks; the one that ends the daemon comes last.
     pub(super) fn wake(&mut self, now: Now, ordinal: Ordinal, what: Until) {
+        // Before the waits end: one of them may order the removal of many tasks, this one among them.
+        let is_removed = what == Until::Settled && self.waiters.is_removed_unawaited(ordinal);
         let over = self.waiters.note_change(ordinal, what);
         self.end_waits(now, ordinal, &over);
-        if what == Until::Settled && self.waiters.is_removed_unawaited(ordinal) {
+        if is_removed {
             self.remove(now, ordinal);
         }
     }

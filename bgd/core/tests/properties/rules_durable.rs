@@ -269,7 +269,10 @@ fn r130_dependents_of_an_unreadable_task_fail() {
 
 #[test]
 fn r35_refused_resume_names_the_reason_why_the_conversation_has_no_id() {
-    let cases = [(true, "its agent gave none"), (false, "its turn was cut short before the agent gave one")];
+    let cases = [
+        (true, "its agent gave none that can be used"),
+        (false, "its turn was cut short before the agent gave one"),
+    ];
     for (is_complete, why) in cases {
         let mut desk = Desk::new(1);
         let task = desk.prompted(1);
@@ -328,6 +331,23 @@ fn r130_tasks_of_an_entering_batch_that_depend_on_an_unreadable_task_fail() {
         let mut left = members.iter().filter(|task| !unread.contains(task));
         assert!(left.all(|task| desk.status(*task) == Status::Failed));
     }
+}
+
+/// The daemon was killed when it had ended only a part of a batch in which too many tasks had failed.
+#[test]
+fn r113_rest_of_a_failed_batch_ends_after_a_kill() {
+    let mut durable = Durable::new();
+    submit_many(&mut durable.desk, 9, None);
+    durable.desk.go_on();
+    let mut kept = durable.kept();
+    let batch = kept.batches.get_mut(&BATCH).expect("it was written");
+    (batch.is_stopped, batch.failed) = (true, 1);
+
+    let Durable { mut desk, .. } = durable.restored(kept);
+
+    let started = starts(&desk.core.end_unstartable(desk.now, |_| true));
+    let statuses = members(9).into_iter().skip(1).map(|task| desk.status(task));
+    assert!(statuses.eq([Status::Cancelled; 8]) && started.is_empty(), "{started:?}");
 }
 
 /// The journal has lost the record of a batch, some of its tasks, or the record of those that are still to be added.

@@ -338,8 +338,8 @@ fn r103_task_that_could_not_be_started_has_failed_for_its_dependents() {
             assert_eq!(started, [id(3), id(4)]);
         }
         let statuses = dependents.map(|(number, _)| desk.status(id(number)));
-        let (pending, cancelled) = (Status::Pending, Status::Cancelled);
-        assert_eq!(statuses, [cancelled, pending, pending, cancelled], "{started:?}");
+        let (running, cancelled) = (Status::Running, Status::Cancelled);
+        assert_eq!(statuses, [cancelled, running, running, cancelled], "{started:?}");
     }
 }
 

@@ -88,7 +88,7 @@ const START: Duration = BUSY;
 /// Why no daemon could be started.
 #[derive(Debug, PartialEq, Eq)]
 pub enum StartError {
-    /// The daemon that was started ended before it answered.
+    /// The daemon that was started, by this process or another one, ended before it answered.
     Ended(Failure),
     /// Anything else, which another attempt would not change.
     Refused(Failure),
@@ -135,6 +135,21 @@ pub fn connect_or_start(socket: &SocketPath) -> Result<(Client, Started), StartE
     match Client::connect(socket) {
         Ok(client) => Ok((client, Started::Before)),
         Err(ClientError::Connect(error)) if error.is_absent() => begin(&take_turn(socket)?, socket, &[]),
+        Err(error) => Err(absent(socket, error).into()),
+    }
+}
+
+/// Connects to the daemon that another process is about to start. Distinguishes one that ended while it started.
+///
+/// # Errors
+/// The daemon has ended, the other process takes too long, or the socket must not be trusted.
+pub fn connect_to_started(socket: &SocketPath) -> Result<(Client, Started), StartError> {
+    until_started(socket)?;
+    match Client::connect(socket) {
+        Ok(client) => Ok((client, Started::Before)),
+        Err(ClientError::Connect(error)) if error.is_absent() => {
+            Err(StartError::Ended(absent(socket, error.into())))
+        }
         Err(error) => Err(absent(socket, error).into()),
     }
 }
@@ -190,8 +205,8 @@ pub fn pauses() -> impl Iterator<Item = Duration> {
     (0..RETRIES).map(|times| FIRST_PAUSE * 2_u32.pow(times))
 }
 
-/// Returns the pause before the next look for the socket of a running daemon, which is missing at least since this time.
-/// `None` if there is no such daemon, it can't recreate the socket as it is stopped, or it takes too long.
+/// Returns the pause before the next look for the socket of a running daemon, which is missing at least since this
+/// time. `None` if there is no such daemon, it can't recreate the socket as it is stopped, or it takes too long.
 fn pause_for_socket(socket: &SocketPath, since: Instant) -> Option<Duration> {
     let is_running = |daemon: DaemonProcess| daemon.holder.note.phase == Phase::Ready && !daemon.is_stopped();
     let waits = since.elapsed() < RECREATION && DaemonProcess::of(socket).is_some_and(is_running);
@@ -442,8 +457,8 @@ fn is_kept(name: &OsStr) -> bool {
     })
 }
 
-/// Parses a daemon's first message: nothing if it has ended, `ready`, `ready` and `lost <count>`, `taken`, or `error <exit code> <message>` and
-/// `hint <text>`.
+/// Parses a daemon's first message: nothing if it has ended, `ready`, `ready` and `lost <count>`, `taken`, or
+/// `error <exit code> <message>` and `hint <text>`.
 fn parse_report(words: &[u8]) -> Result<StartReport, Failure> {
     let text = String::from_utf8_lossy(words);
     let text = text.trim_end();

@@ -57,14 +57,16 @@ impl Successors {
     /// # Errors
     /// The next daemon could not be started, or too many have ended before they answered.
     pub fn next(&mut self, socket: &SocketPath, starts: bool) -> Option<Result<(Client, Started), Failure>> {
-        let (mut tries, mut last) = (0, None);
-        while self.may_follow() {
+        let (mut tries, mut deaths, mut last) = (0, 0, None);
+        // Those that take longer to die are no burst, but not to be followed for ever.
+        while deaths < BURST && self.may_follow() {
             loop {
                 match self.attempt(socket, starts)? {
                     Attempt::Connected(client, started) => return Some(Ok((*client, started))),
                     Attempt::Refused(failure) => return Some(Err(failure)),
                     Attempt::Ended(failure) => {
                         last = Some(Err(failure));
+                        deaths += 1;
                         break;
                     }
                     Attempt::Closed => {
@@ -84,7 +86,7 @@ impl Successors {
         let (note, is_started) = left_at(socket)?;
         let connected = if is_started {
             // The process that restarts the daemon starts it, or another one that waits for it.
-            connect::connect(socket, false).map_err(StartError::Ended)
+            connect::connect_to_started(socket)
         } else if starts {
             connect::connect_or_start(socket)
         } else {

@@ -140,6 +140,34 @@ fn wait_that_ends_with_a_stopped_daemon_starts_no_other() {
     assert!(mcp.close().success());
 }
 
+/// Such a daemon sends no event about the tasks that it leaves: it closes the connection of a wait for a line.
+#[test]
+fn wait_that_ends_with_a_stopped_durable_daemon_starts_no_other() {
+    for line in [None, Some("never")] {
+        let mut daemon = TestDaemon::durable("");
+        let mut mcp = Mcp::start(&daemon, &[]);
+        let id = mcp.command("exec sleep 1000");
+        daemon.wait_running(id);
+        let mut arguments = json!({"task_ids": [id.to_string()]});
+        if let Some(line) = line {
+            arguments["line"] = json!(line);
+        }
+        let params =
+            json!({"name": "background_block", "arguments": arguments, "_meta": {"progressToken": 1}});
+        let request = mcp.ask("tools/call", &params);
+        mcp.notification("notifications/progress");
+        daemon.run(&["daemon", "stop"]).success();
+        assert!(daemon.ended().success());
+        let answer = mcp.answer(request);
+        let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+        assert!(text.contains("The bgd daemon has ended."), "{line:?}: {text}");
+        daemon.run(&["--no-start", "daemon", "status"]).expect_code(69);
+        assert!(mcp.close().success());
+        daemon.launch();
+        daemon.cancel(&[id]);
+    }
+}
+
 #[test]
 fn no_start_flag_makes_tools_report_missing_daemon() {
     let home = TestDaemon::home_only();

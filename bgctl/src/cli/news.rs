@@ -89,7 +89,8 @@ its tasks and for each question of their agents. Notifications wait until you re
 them, and are repeated until they are acknowledged. --ack acknowledges each one after \
 printing it, but not if the reader has closed the pipe. Duplicates have the same `key`.
 
-Several readers of a session without --ack all print the same notifications. With --ack, each \
+Several readers of a session without --ack all print the same notifications, except those that \
+a reader with --ack or a `bgctl mcp` has reserved. With --ack, each \
 prints only those that no other such reader and no `bgctl mcp` reports, and with --wait it waits on if \
 another was faster; a notification whose reader is killed before acknowledging it goes to another one.
 

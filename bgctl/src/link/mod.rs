@@ -55,6 +55,7 @@ pub use self::ssh::LENT;
 use self::ssh::{Bridge, Dial, Dialling};
 pub use self::ssh_failure::{REFUSED, UNREACHABLE};
 pub use self::streams::{Given, Streams};
+pub use self::successor::was_stopped;
 use self::successor::{Successors, is_gone};
 pub use self::wait::{check_reader, poll_timeout, sleep, time_left};
 use crate::exit::Code;

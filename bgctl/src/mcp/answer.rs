@@ -257,13 +257,13 @@ fn success(mut answer: ToolAnswer, news: Outgoing) -> CallToolResult {
     result
 }
 
-/// Returns what to do after a wait whose daemon has gone meanwhile: nothing can be done with its tasks. The head of the
-/// answer reports what another instance means.
+/// Returns what to do after a wait whose daemon has gone meanwhile: nothing can be done with its tasks. Only one
+/// answer has a note about the next daemon at its head.
 fn after_daemon(answer: &ToolAnswer, source: &Source) -> Option<&'static str> {
     let Body::Blocked { instance: Some(instance), .. } = &answer.body else { return None };
     match source {
         Source::NoDaemon => Some(words::DAEMON_ENDED),
-        Source::Instance(other) if other != instance => Some(""),
+        Source::Instance(other) if other != instance => Some(words::OTHER_DAEMON),
         Source::Instance(_) | Source::Unknown => None,
     }
 }
@@ -483,7 +483,8 @@ mod tests {
         let gone = said(Source::NoDaemon);
         assert!(gone.ends_with(words::DAEMON_ENDED) && !gone.contains(shows), "{gone}");
         let other = said(Source::Instance("two".to_owned()));
-        assert!(!other.contains(shows) && !other.contains("Go on."), "{other}");
+        assert!(other.ends_with(words::OTHER_DAEMON) && !other.contains(shows), "{other}");
+        assert!(!other.contains("Go on."), "{other}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::exit::Code;
 use crate::failure::Failure;
-use crate::link::{DaemonAddress, await_daemon, pauses, start_daemon_with};
+use crate::link::{DaemonAddress, await_daemon, pauses, start_daemon_with, was_stopped};
 
 /// Maximum number of concurrent waits with a connection of their own; further ones queue.
 pub const WAITS: usize = 48;
@@ -205,6 +205,30 @@ impl Link {
         Ok(Some(next.call::<M>(params).await?))
     }
 
+    /// Like [`Self::call`], but starts no daemon if the last one [`Self::was_stopped`]: then returns `None`.
+    ///
+    /// # Errors
+    /// Those of [`Self::call`].
+    pub async fn call_unless_stopped<M: Method>(
+        self: &Arc<Self>,
+        params: M::Params,
+    ) -> Result<Option<M::Result>, Failure>
+    where
+        M::Params: Send + Sync + 'static,
+        M::Result: Send + 'static,
+    {
+        if self.was_stopped() {
+            return self.call_running::<M>(&params).await;
+        }
+        self.call::<M>(params).await.map(Some)
+    }
+
+    /// Reports whether the last daemon of this machine was asked to end and its tasks outlive it. It does not say so on
+    /// every connection that it closes.
+    pub fn was_stopped(&self) -> bool {
+        matches!(&*self.address, DaemonAddress::Local(socket) if was_stopped(socket))
+    }
+
     /// Like [`Self::connection`], but returns `None` if no daemon runs.
     async fn running_connection(self: &Arc<Self>) -> Result<Option<Arc<Connection>>, Failure> {
         match self.connection(false).await {
@@ -334,7 +358,9 @@ impl Link {
                     limit: Some(1),
                     ..InboxReadParams::default()
                 };
-                self.call::<InboxRead>(probe).await?;
+                if self.call_unless_stopped::<InboxRead>(probe).await?.is_none() {
+                    return Err(error.into());
+                }
                 Ok(self.call_beside::<M>(params).await?)
             }
             outcome => Ok(outcome?),

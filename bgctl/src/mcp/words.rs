@@ -32,6 +32,9 @@ pub const MORE_OF_EACH: &str = "background_output shows more output of each.";
 pub const DAEMON_ENDED: &str = "The bgd daemon has ended. All earlier tasks are lost, unless it is durable. The next call of \
      one of these tools starts a new daemon, and its result says which: only then start the ones you still need again.";
 
+/// What another daemon than that of the tasks means.
+pub const OTHER_DAEMON: &str = "The daemon that had these tasks has ended, and its tasks are gone.";
+
 /// A text that may be truncated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {

@@ -22,16 +22,17 @@ pub struct Search {
     begin: u64,
     /// Offset of the next chunk, unless bytes were dropped.
     next: u64,
-    /// Whether any chunk was searched, so that a later offset than `next` means that bytes were dropped.
+    /// Whether `next` is known, so that a later offset means that bytes were dropped.
     has_begun: bool,
     /// Whether dropped bytes have cut the line in which the next chunk begins: the rest of a line is none.
     is_cut: bool,
 }
 
 impl Search {
-    /// Starts searching at offset `from`.
-    pub fn new(pattern: Regex, from: u64) -> Self {
-        Self { lines: LineSearch::new(pattern), begin: from, next: from, has_begun: false, is_cut: false }
+    /// Starts searching at offset `from`; with `None`, where the first chunk starts.
+    pub fn new(pattern: Regex, from: Option<u64>) -> Self {
+        let (lines, at) = (LineSearch::new(pattern), from.unwrap_or(0));
+        Self { lines, begin: at, next: at, has_begun: from.is_some(), is_cut: false }
     }
 
     /// Returns the offset of the current incomplete line, from which a later search can resume.
@@ -98,7 +99,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn search(pattern: &str) -> Search {
-        Search::new(line_regex(pattern).unwrap(), 0)
+        Search::new(line_regex(pattern).unwrap(), Some(0))
     }
 
     fn line(text: &str, offset: u64, next: u64) -> Line {
@@ -146,9 +147,21 @@ mod tests {
         assert_eq!(lines.push(100, b"two"), None);
         assert_eq!((lines.finish(), lines.position()), (None, 103));
         // The offset at which a search begins may be known only from its first chunk; and a truncated file begins anew.
-        let mut lines = search("^two$");
+        let mut lines = Search::new(line_regex("^two$").unwrap(), None);
         assert_eq!(lines.push(50, b"two\n"), Some(line("two", 50, 54)));
         assert_eq!(lines.push(0, b"two\n"), Some(line("two", 0, 4)));
+    }
+
+    #[test]
+    fn r111_search_that_resumes_before_a_hole_does_not_search_rest_of_a_line() {
+        let mut first = search("^two$");
+        assert_eq!(first.push(0, b"one\n"), None);
+        assert_eq!(first.push(100, b"tw"), None);
+        assert_eq!(first.position(), 4, "the hole begins with a line");
+        let mut lines = Search::new(line_regex("^two$").unwrap(), Some(first.position()));
+        assert_eq!(lines.push(100, b"two\n"), None);
+        assert_eq!(lines.position(), 104);
+        assert_eq!(lines.push(104, b"two\n"), Some(line("two", 104, 108)));
     }
 
     proptest! {

@@ -120,7 +120,8 @@ struct Side {
 
 impl Side {
     fn new(stream: Option<Stream>, since: i64, pattern: Regex) -> Self {
-        let search = Search::new(pattern, u64::try_from(since).unwrap_or(0));
+        // A negative offset counts from the end, so only the first chunk shows where that is.
+        let search = Search::new(pattern, u64::try_from(since).ok());
         Self { stream, since, source: Source::Nothing, search }
     }
 

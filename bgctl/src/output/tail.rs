@@ -6,8 +6,8 @@ use std::ops::Range;
 const BLOCK: u64 = 64 * 1024;
 
 /// Returns the offset at which the last `lines` lines begin, given the stored parts of an output. An unfinished line
-/// counts as a line, but not the rest of one at the beginning of a later part, which is not shown. `read` returns the bytes of a range of at most 64 KiB; fewer bytes mean that the output ends
-/// there.
+/// counts as a line, but not the rest of one at the beginning of a later part, which is not shown. `read` returns the
+/// bytes of a range of at most 64 KiB; fewer bytes mean that the output ends there.
 ///
 /// # Errors
 /// The error of `read`.

@@ -228,9 +228,10 @@ impl Shared {
         loop {
             let found = self.seek(id, pattern.clone(), deadline, progress, &mut stop).await;
             // Before `found?`: if the daemon has gone meanwhile, this call notices it too and reports what that means.
-            // A daemon that the user has stopped refuses.
+            // A daemon that the user has stopped refuses; one that leaves its tasks may just close the connection.
             let is_lost = matches!(&found, Ok(Sighting::Lost(failure))
-                if failure.kind != ErrorKind::ShuttingDown.as_str());
+                if failure.kind != ErrorKind::ShuttingDown.as_str())
+                && !self.link.was_stopped();
             let Some(result) = self.look_after(is_lost, id).await? else {
                 let line = found?.line().ok_or_else(|| Refusal::new(DAEMON_ENDED))?;
                 return Ok((now, Some(line)));
@@ -284,8 +285,12 @@ impl Shared {
             let is_over = loop {
                 tokio::select! {
                     result = &mut call => {
-                        if let Some(seen) = result? {
-                            update(&mut latest, seen);
+                        match result {
+                            Ok(Some(seen)) => update(&mut latest, seen),
+                            Ok(None) => {}
+                            // The look below finds no daemon, or the next one.
+                            Err(_) if self.link.was_stopped() => {}
+                            Err(failure) => return Err(failure.into()),
                         }
                         break false;
                     }
@@ -312,7 +317,7 @@ impl Shared {
     }
 
     /// Waits on a separate connection, and returns the state of the tasks; `None` if no permit becomes available in
-    /// time.
+    /// time, or the daemon was stopped meanwhile.
     async fn wait_aside(
         self: &Arc<Self>,
         left: Vec<TaskId>,
@@ -331,7 +336,9 @@ impl Shared {
             }
             // All permits are in use by long waits; the condition may have been met meanwhile.
             let params = BlockParams { timeout_ms: Some(0), ..params.clone() };
-            let result = self.link.call::<TaskBlock>(params).await?;
+            let Some(result) = self.link.call_unless_stopped::<TaskBlock>(params).await? else {
+                return Ok(None);
+            };
             let still = until.left(&result).len();
             if still == 0 || (mode.is_any() && still < left.len()) || asks(&result) {
                 return Ok(Some(result));

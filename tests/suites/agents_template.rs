@@ -329,10 +329,14 @@ fn r35_refused_resume_leaves_task_unchanged() {
     for (agent, part, hint) in [
         (
             "nameless",
-            "the conversation has no id: its agent gave none",
+            "the conversation has no id: its agent gave none that can be used",
             "`session` and `resume` in [agents.NAME]",
         ),
-        ("pointless", "its agent gave none", "only if its output has one where `session` points"),
+        (
+            "pointless",
+            "its agent gave none that can be used",
+            "only if its output has one where `session` points",
+        ),
         ("forgetful", "no command line to continue a session", "`resume` in [agents.forgetful]"),
     ] {
         let id = daemon.submit_prompt(agent, "one");
@@ -362,7 +366,10 @@ fn r35_conversation_without_a_usable_id_is_not_resumed() {
         assert_eq!(ended(&daemon, task, Status::Completed).agent_session, None, "{id:?}");
         let error = daemon.try_resume(task, "two").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::SessionExpired, "{id:?}: {error}");
-        assert!(error.message.contains("the conversation has no id: its agent gave none"), "{error}");
+        assert!(
+            error.message.contains("the conversation has no id: its agent gave none that can be used"),
+            "{error}"
+        );
     }
     assert!(!daemon.home().join("resumed").exists());
 }

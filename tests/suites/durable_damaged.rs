@@ -139,7 +139,7 @@ fn r130_damaged_log_is_reported_and_costs_no_running_task() {
     daemon.kill9();
     let log = journal(&daemon).join("journal.db-wal");
     let mut bytes = fs::read(&log).unwrap();
-    // In the first version of the first page.
+    // In the first version of the first page. A crash may have torn the last transaction, but no earlier one.
     bytes[1000] ^= 1;
     fs::write(&log, &bytes).unwrap();
 

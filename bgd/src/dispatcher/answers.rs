@@ -1,5 +1,6 @@
 //! The dispatcher's part in answers: converts the core's replies to responses for clients.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use bgd_shared::error::RpcError;
@@ -29,15 +30,21 @@ impl Dispatcher {
         let (folder, removals) = (Arc::clone(&self.context.folder), Arc::clone(&self.removals));
         let job = removals.lock().begin();
         self.context.workers.later(move || {
-            for (task, runs) in tasks {
-                folder.remove(task, runs);
-            }
+            let removed = catch_unwind(AssertUnwindSafe(|| {
+                for (task, runs) in tasks {
+                    folder.remove(task, runs);
+                }
+            }));
             let due = removals.lock().end(job, clears);
             for (answer, clear) in due {
                 match clear {
                     Clear::Tasks(result) => answer.give(&result),
                     Clear::Session(result) => answer.give(&result),
                 }
+            }
+            // Later answers wait for this job, so it had to end before.
+            if let Err(panic) = removed {
+                resume_unwind(panic);
             }
         });
     }

@@ -15,9 +15,9 @@ pub fn soft(pid: i32, resource: Resource, name: &str) -> Option<u64> {
     }
 }
 
-/// Reports whether this process has a soft limit of this resource.
-pub fn has(resource: Resource) -> bool {
-    getrlimit(resource).is_ok_and(|(soft, _)| soft != RLIM_INFINITY)
+/// Returns this process's soft limit; `None` if it is unlimited.
+pub fn own(resource: Resource) -> Option<u64> {
+    getrlimit(resource).ok().map(|(soft, _)| soft).filter(|soft| *soft != RLIM_INFINITY)
 }
 
 /// Returns a process's soft limit; `None` if it is unlimited.

@@ -102,7 +102,7 @@ pub(super) fn open(state: &Path, durable: Durable) -> Result<Option<Before>, Fai
         (Some(folder), Some(_)) => find(&folder, &opened)?,
         // A keeper that answers is of this boot. Without one, it is not known whether it ended by itself.
         (Some(folder), None) => match find(&folder, &opened)? {
-            (None, _) => Default::default(),
+            (None, left) => (None, LeftRuns { lost_because: left.lost_because, ..LeftRuns::default() }),
             found => found,
         },
         // Nothing was started before for a new journal.

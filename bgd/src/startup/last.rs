@@ -26,9 +26,6 @@ const ALL: Duration = Duration::from_secs(8);
 /// Like [`ALL`], after a second signal.
 const URGENT_ALL: Duration = Duration::from_millis(1500);
 
-/// The part of that time which is left when nothing is waited for any more.
-const REST: Duration = Duration::from_millis(500);
-
 /// How long the look whether the journal is there may take.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -54,11 +51,12 @@ impl Last {
         let missing_journal = missing_path(journal, workers, LOOK.min(all / 4)).await;
         let note = Note { phase: Phase::Ending, left: ending.leaves_any(), missing_journal, ..note };
         let (reads, are_done) = mpsc::channel::<()>();
-        let deadline = begin + all.saturating_sub(REST);
+        // The rest is for what comes when nothing is waited for any more.
+        let deadline = begin + all * 3 / 4;
         let steps = workers.last_steps(move || self.end(note, &ending, &are_done, deadline));
         let drain = async move {
             // Responses being read from output files are still sent.
-            if timeout(all / 2, workers.drain()).await.is_err() {
+            if timeout(all / 4, workers.drain()).await.is_err() {
                 tracing::warn!("a disk does not answer: pending reads and removals are skipped");
             }
             drop(reads);
@@ -67,7 +65,9 @@ impl Last {
         match timeout(all.saturating_sub(begin.elapsed()), both).await {
             Ok(Some(())) => {}
             Ok(None) => tracing::error!("the last steps have failed: the next daemon cleans up"),
-            Err(_) => tracing::error!("a disk does not answer: the next daemon cleans up"),
+            Err(_) => tracing::error!(
+                "the last steps take too long, as a disk or a process does not answer: the next daemon cleans up"
+            ),
         }
     }
 

@@ -64,7 +64,8 @@ pub(super) fn is_expired(folder: &Path, days: u64) -> bool {
 /// Returns the warning about the outputs of this many tasks in this folder, for users.
 pub(super) fn warning(output: &Path, tasks: usize, days: u64) -> String {
     format!(
-        "the journal does not know {} of an earlier daemon: their outputs are in {} for {}",
+        "the journal does not know {} of an earlier daemon: their outputs are in {}, and are removed {} after this was \
+         first found",
         show::count(tasks, "task"),
         output.display(),
         show::count(days, "day")

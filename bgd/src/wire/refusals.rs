@@ -90,8 +90,8 @@ fn no_agent(id: TaskId) -> RpcError {
 fn no_session(id: TaskId, is_complete: bool) -> RpcError {
     let (why, hint) = if is_complete {
         (
-            "its agent gave none",
-            "submit a new task; a template agent gives ids only with `session` and `resume` in [agents.NAME], and only \
+            "its agent gave none that can be used",
+            "submit a new task; the daemon's log names an id that was not used; a template agent gives ids only with `session` and `resume` in [agents.NAME], and only \
              if its output has one where `session` points: bgd-config(5)",
         )
     } else {

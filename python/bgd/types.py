@@ -93,9 +93,9 @@ Condition = Literal[
 
 `ok`: The task has completed.
 
-`any`: The task had started, and has ended.
+`any`: The task has ended, but was not cancelled before it started.
 
-`fail`: The task had started, and has failed.
+`fail`: The task has failed, or could not be started.
 
 `start`: The task has started.
 
@@ -1034,11 +1034,18 @@ class ClearParams(TypedDict, total=False):
     """Only tasks of this parent session."""
 
 
-class ClearResult(TypedDict):
-    """Result of `task.clear`."""
-
+class _ClearResult(TypedDict):
     cleared: int
     """Number of deleted tasks."""
+
+
+class ClearResult(_ClearResult, total=False):
+    """Result of `task.clear`."""
+
+    unrecorded: str
+    """Why the journal of a durable daemon does not have this yet: it can't be written. If the daemon
+    dies before it can be, the tasks are back, without their outputs.
+    """
 
 
 class ClearedTasks(TypedDict):
@@ -2909,7 +2916,9 @@ class Task(_Task, total=False):
     """
 
     suspect: str
-    """Why the success of a completed agent task is doubtful: the answer looks like an error."""
+    """Why the success of a completed agent task is doubtful: the answer looks like an error, or there
+    is none after the last tool call.
+    """
 
     tags: list[str]
     """Tags chosen by the submitter."""

@@ -264,7 +264,9 @@ impl Link {
     /// No daemon, a broken connection, or the daemon's refusal.
     pub fn exchange<T>(&mut self, say: impl Fn(&mut Client) -> Result<T, ClientError>) -> Result<T, Failure> {
         if let Some(client) = &mut self.client {
-            return Ok(say(client)?);
+            let outcome = say(client);
+            self.client.take_if(|_| outcome.as_ref().is_err_and(lost::is_closing));
+            return Ok(outcome?);
         }
         let mut client = self.connect()?;
         let mut outcome = say(&mut client);

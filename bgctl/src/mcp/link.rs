@@ -202,7 +202,11 @@ impl Link {
         };
         self.leave(&connection, &error).await;
         let Some(next) = self.running_connection().await? else { return Ok(None) };
-        Ok(Some(next.call::<M>(params).await?))
+        match next.call::<M>(params).await {
+            // It is still the one that is about to end.
+            Err(error) if is_gone(&error) => Ok(None),
+            outcome => Ok(Some(outcome?)),
+        }
     }
 
     /// Like [`Self::call`], but starts no daemon if the last one [`Self::was_stopped`]: then returns `None`.

@@ -99,7 +99,7 @@ fn prompt_that_makes_its_request_too_long_is_named_with_its_length_there() {
             assert_eq!(output.status.code(), Some(70), "{args:?}: {stderr}");
             let message = format!("the prompt is too long for one request: it takes {bytes}");
             assert!(stderr.contains(&message), "{args:?}: {stderr}");
-            assert!(stderr.contains("1048576 bytes") && stderr.contains("in a file"), "{stderr}");
+            assert!(stderr.contains("1048576 bytes") && stderr.contains("into a file"), "{stderr}");
         }
     }
 }

@@ -344,7 +344,7 @@ fn r01_untrusted_runtime_folder_is_refused_with_specific_error_as_root() {
     chown(&folder, Some(0), None).unwrap();
 
     fs::set_permissions(&folder, Permissions::from_mode(0o750)).unwrap();
-    refused(&mut home, 77, &["run/bgd has mode 0750", "mode 0700"]);
+    refused(&mut home, 77, &["run/bgd has mode 0750", "700"]);
     fs::set_permissions(&folder, Permissions::from_mode(0o700)).unwrap();
 
     home.launch();

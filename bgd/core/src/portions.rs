@@ -9,8 +9,9 @@ use super::caller::{Asker, ReplyTo};
 use super::task::{Ordinal, StopOrder};
 use super::waiters::Waiter;
 
-/// How many tasks are ended or removed in one step. Fewer are dealt with at once.
-pub const PORTION: usize = 256;
+/// How many tasks are ended or removed in one step. Fewer are dealt with at once. A cluster is called at least once for
+/// each portion of its tasks.
+pub const PORTION: usize = 512;
 
 /// How many orders may have tasks left. Further ones are carried out at once, so that orders of clients that come and go
 /// need no memory.

@@ -92,8 +92,7 @@ impl Dispatcher {
         } = self;
         let pending = pending.iter();
         let pending = pending.map(|(to, (answer, shape))| (*to, answer.state(), shape.clone()));
-        let inherited = inherited.iter();
-        let inherited = inherited.map(|(task, fds)| (*task, InheritedState::of(fds, named))).collect();
+        let inherited = inherited.iter().map(|(task, fds)| (*task, InheritedState::of(fds, named))).collect();
         let core = sharing::written_once(|| to_raw_value(core));
         let core = core.map_err(|error| Obstacle::lasting(format!("the tasks can't be written: {error}")))?;
         Ok(DispatcherState {

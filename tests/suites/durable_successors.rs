@@ -124,7 +124,7 @@ fn r126_refused_connection_is_not_reported_as_end_of_daemon() {
     let daemon = TestDaemon::durable("[limits]\nconnections = 1");
     let mut client = daemon.client();
     client.call::<Hello>(&HelloParams::default()).unwrap();
-    let outcome = daemon.run(&["doctor"]).expect_code(1);
+    let outcome = daemon.run(&["doctor"]).expect_code(69);
     assert!(outcome.stdout_text().contains("connections"), "{}", outcome.stdout_text());
     assert_eq!(outcome.stderr, "");
     drop(client);

@@ -277,7 +277,8 @@ fn other_output(answer: &ToolAnswer, reported: &[InboxItem]) -> Option<String> {
     let ids: Vec<&str> = answer
         .tasks
         .iter()
-        .filter(|task| finished.contains(&task.task_id) && task.output_bytes > 0 && !is_reported(task))
+        .filter(|task| finished.contains(&task.task_id) && task.output_bytes > 0)
+        .filter(|task| !task.ended_with_daemon && !is_reported(task))
         .map(|task| &*task.task_id)
         .collect();
     match (&ids[..], answer.tasks.len()) {

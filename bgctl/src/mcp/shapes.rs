@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bgd_shared::notice::InboxItem;
+use bgd_shared::order::CancelReason;
 use bgd_shared::show;
 use bgd_shared::task::{Exit, Kind, Status, Summary, Task};
 use bgd_shared::time::Timestamp;
@@ -111,6 +112,9 @@ pub struct TaskFacts {
     /// The result, if not reported before: an agent's answer or a command's output, or a part of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
+    /// Whether it was cancelled because its daemon ended, which removes its output as well.
+    #[serde(skip)]
+    pub ended_with_daemon: bool,
 }
 
 /// Something that happened since the last answer.
@@ -313,6 +317,7 @@ pub fn facts(task: &Task, session: &str) -> TaskFacts {
         created_at: task.created_at.to_string(),
         run_time_ms: task.run_time_ms(Timestamp::now()),
         output_bytes: task.output.bytes.max(task.progress.output_bytes),
+        ended_with_daemon: task.cancel_reason == Some(CancelReason::Shutdown),
         dropped_bytes: Some(task.output.dropped_bytes).filter(|bytes| *bytes > 0),
         output_warning: task.output.loss(),
         last_line: task.progress.last_line.as_deref().filter(|_| is_active).map(line),

@@ -15,7 +15,7 @@ use super::support::{
 };
 
 /// More tasks than one step deals with.
-const TASKS: u64 = 1000;
+const TASKS: u64 = 2000;
 
 fn member(number: u64) -> TaskId {
     TaskId::from_u128((1_u128 << 127) | u128::from(number))

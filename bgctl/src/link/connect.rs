@@ -113,28 +113,23 @@ impl From<StartError> for Failure {
 /// # Errors
 /// There is no daemon, or the socket must not be trusted.
 pub fn connect(socket: &SocketPath, start: bool) -> Result<(Client, Started), Failure> {
-    let mut connected = Client::connect(socket);
-    if !start && is_absent(&connected) {
-        until_started(socket)?;
-        // The turn of the other `bgctl` may have ended since the first attempt.
-        connected = Client::connect(socket);
-    }
-    match connected {
-        Ok(client) => Ok((client, Started::Before)),
-        Err(ClientError::Connect(error)) if start && error.is_absent() => start_daemon(socket),
-        Err(error) => Err(absent(socket, error)),
-    }
+    Ok(connect_or_start(socket, start)?)
 }
 
-/// Connects, and starts a daemon if there is none. Distinguishes one that ends while it starts, as it was killed for
-/// instance.
+/// Like [`connect`], but distinguishes a daemon that ends while it starts, as it was killed for instance.
 ///
 /// # Errors
-/// The daemon could not be started, or the socket must not be trusted.
-pub fn connect_or_start(socket: &SocketPath) -> Result<(Client, Started), StartError> {
+/// As for [`connect`].
+pub fn connect_or_start(socket: &SocketPath, start: bool) -> Result<(Client, Started), StartError> {
     match Client::connect(socket) {
         Ok(client) => Ok((client, Started::Before)),
-        Err(ClientError::Connect(error)) if error.is_absent() => begin(&take_turn(socket)?, socket, &[]),
+        Err(ClientError::Connect(error)) if error.is_absent() => {
+            if start {
+                begin(&take_turn(socket)?, socket, &[])
+            } else {
+                connect_to_started(socket)
+            }
+        }
         Err(error) => Err(absent(socket, error).into()),
     }
 }
@@ -164,10 +159,6 @@ pub fn until_started(socket: &SocketPath) -> Result<bool, Failure> {
         drop(Turn::take(socket)?);
     }
     Ok(is_taken)
-}
-
-fn is_absent(connected: &Result<Client, ClientError>) -> bool {
-    matches!(connected, Err(ClientError::Connect(error)) if error.is_absent())
 }
 
 /// Explains a failed connection. A daemon that runs without its socket is found by its locks and mentioned.

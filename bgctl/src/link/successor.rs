@@ -88,7 +88,7 @@ impl Successors {
             // The process that restarts the daemon starts it, or another one that waits for it.
             connect::connect_to_started(socket)
         } else if starts {
-            connect::connect_or_start(socket)
+            connect::connect_or_start(socket, true)
         } else {
             // A service manager may start it again.
             Ok((connect::connect_patiently(socket).ok()?, Started::Before))
